@@ -1,0 +1,140 @@
+"""DSSE envelopes: sign bytes, verify, and hand on exactly the bytes that were verified (SPEC 5).
+
+`Envelope.parse` reads untrusted JSON and trusts nothing. `Envelope.verify` returns a
+`VerifiedPayload`, the only thing from which a manifest or a ref can be parsed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kvsync_protocol import strictjson
+from kvsync_protocol.errors import MalformedError, TrustError
+from kvsync_protocol.limits import (
+    MAX_ENVELOPE_BYTES,
+    MAX_KEYID_BYTES,
+    MAX_MANIFEST_BYTES,
+    MAX_PAYLOAD_TYPE_BYTES,
+    MAX_SIGNATURES,
+)
+from kvsync_protocol.signing import PublicKey, SigningKey
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """DSSE pre-authentication encoding; lengths count bytes, not characters."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`key_id` is a hint for finding the key and nothing more."""
+
+    key_id: str
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPayload:
+    """Bytes under valid signatures of `signers`, every one of them trusted by the caller."""
+
+    payload_type: str
+    payload: bytes
+    signers: tuple[PublicKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """`Envelope.parse(e.encode()) == e`."""
+
+    payload_type: str
+    payload: bytes
+    signatures: tuple[Signature, ...]
+
+    @classmethod
+    def parse(cls, data: bytes) -> Envelope:
+        """Read an envelope. Unknown members are ignored, as DSSE demands.
+
+        Raises:
+            MalformedError: `json.*`, `envelope.missing`, `envelope.type`, `envelope.range`,
+                `envelope.base64`, `envelope.signatures`.
+        """
+        found = strictjson.loads(data, limit=MAX_ENVELOPE_BYTES, what="the envelope")
+        fields = strictjson.Fields(found, "envelope")
+        payload_type = fields.string("payloadType", limit=MAX_PAYLOAD_TYPE_BYTES)
+        payload = _base64(fields.string("payload", limit=MAX_ENVELOPE_BYTES))
+        if len(payload) > MAX_MANIFEST_BYTES:
+            raise MalformedError("envelope.range", f"payload is larger than {MAX_MANIFEST_BYTES} bytes")
+        entries = fields.array("signatures", limit=MAX_SIGNATURES)
+        if not entries:
+            raise MalformedError("envelope.signatures", "an envelope without signatures")
+        signatures = []
+        for entry in entries:
+            member = strictjson.Fields(entry, "envelope")
+            key_id = member.optional("keyid", lambda name: member.string(name, limit=MAX_KEYID_BYTES))  # noqa: B023
+            signature = _base64(member.string("sig", limit=256))
+            if len(signature) != 64:
+                raise MalformedError("envelope.signatures", "an Ed25519 signature has 64 bytes")
+            signatures.append(Signature(key_id or "", signature))
+        return cls(payload_type, payload, tuple(signatures))
+
+    @classmethod
+    def seal(cls, payload_type: str, payload: bytes, *keys: SigningKey) -> Envelope:
+        """Sign `payload` with every key."""
+        message = pae(payload_type, payload)
+        return cls(payload_type, payload, tuple(Signature(k.public.key_id, k.sign(message)) for k in keys))
+
+    def encode(self) -> bytes:
+        return strictjson.dumps(
+            {
+                "payload": base64.b64encode(self.payload).decode(),
+                "payloadType": self.payload_type,
+                "signatures": [
+                    {"keyid": s.key_id, "sig": base64.b64encode(s.signature).decode()} for s in self.signatures
+                ],
+            }
+        )
+
+    def signers(self, keys: Collection[PublicKey]) -> tuple[PublicKey, ...]:
+        """Those of `keys` with a valid signature here, each once, in a stable order."""
+        message = pae(self.payload_type, self.payload)
+        return tuple(k for k in sorted(set(keys)) if any(k.verify(message, s.signature) for s in self.signatures))
+
+    def verify(self, payload_type: str, keys: Collection[PublicKey], *, threshold: int = 1) -> VerifiedPayload:
+        """Check type and signatures; distinct keys count towards `threshold`, not signatures.
+
+        Raises:
+            TrustError: `trust.payload_type`, or `trust.untrusted_signer` when fewer than
+                `threshold` of `keys` have signed.
+        """
+        if self.payload_type != payload_type:
+            raise TrustError("trust.payload_type", f"signed as {self.payload_type!r}, not as {payload_type!r}")
+        found = self.signers(keys)
+        if len(found) < max(1, threshold):
+            claimed = sorted({s.key_id for s in self.signatures if s.key_id})
+            raise TrustError(
+                "trust.untrusted_signer",
+                f"signed by {len(found)} of the trusted keys, {max(1, threshold)} needed",
+                hint="kvsync trust add KEY, once you know whose key it is",
+                claimed_key_ids=claimed,
+            )
+        return VerifiedPayload(self.payload_type, self.payload, found)
+
+    def merged(self, other: Envelope) -> Envelope:
+        """This envelope with the other's further signatures over the same payload, up to the cap."""
+        if (other.payload_type, other.payload) != (self.payload_type, self.payload):
+            raise ValueError("envelopes of different payloads")
+        known = {s.signature for s in self.signatures}
+        extra = [s for s in other.signatures if s.signature not in known]
+        return Envelope(self.payload_type, self.payload, (*self.signatures, *extra)[:MAX_SIGNATURES])
+
+
+def _base64(text: str) -> bytes:
+    """Standard or url-safe base64, both of which a DSSE verifier must accept."""
+    try:
+        return base64.b64decode(text.translate(str.maketrans("-_", "+/")), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedError("envelope.base64", "payload or signature is not base64") from error

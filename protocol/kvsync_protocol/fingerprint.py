@@ -1,0 +1,133 @@
+"""The two fingerprints: may these bytes be interpreted here, and would this host compute the same.
+
+Both are SHA-256 over a canonical, tagged, length-prefixed record of named fields. The record itself
+travels in the manifest, so a difference can be named field by field. What the fields are is decided
+where they are measured (an engine); here is only their form and meaning.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from kvsync_protocol.digest import Digest, hash_record
+from kvsync_protocol.errors import MalformedError, MismatchError
+from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_FINGERPRINT_FIELDS
+
+CANARY_FIELD = "canary"
+
+
+class FingerprintKind(enum.Enum):
+    """Which question a fingerprint answers."""
+
+    COMPATIBILITY = "compatibility"
+    NUMERICS = "numerics"
+
+    @property
+    def affects(self) -> str:
+        """What a difference means, for people."""
+        if self is FingerprintKind.COMPATIBILITY:
+            return "interpretation: these bytes would mean something else here"
+        return "numerics: this host may compute other bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs; None where a side lacks it."""
+
+    kind: FingerprintKind
+    field: str
+    ours: str | None
+    theirs: str | None
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Named fields under one kind. `Fingerprint.parse(kind, f.as_json()) == f`.
+
+    Raises:
+        MalformedError: `fingerprint.fields` for no fields, too many, or over-long ones.
+    """
+
+    kind: FingerprintKind
+    fields: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.fields) <= MAX_FINGERPRINT_FIELDS:
+            raise MalformedError("fingerprint.fields", "a fingerprint has 1 to 256 fields")
+        for name, value in self.fields.items():
+            if not isinstance(value, str) or not name or max(map(_length, (name, value))) > MAX_FIELD_BYTES:
+                raise MalformedError("fingerprint.fields", "a field is not text or too long")
+
+    @classmethod
+    def parse(cls, kind: FingerprintKind, value: object) -> Fingerprint:
+        if not isinstance(value, dict):
+            raise MalformedError("fingerprint.fields", "a fingerprint is an object of text fields")
+        return cls(kind, dict(value))
+
+    def as_json(self) -> dict[str, str]:
+        return dict(self.fields)
+
+    @cached_property
+    def digest(self) -> Digest:
+        items = [part.encode() for name in sorted(self.fields) for part in (name, self.fields[name])]
+        return hash_record(f"kvsync/fingerprint/{self.kind.value}/1", items)
+
+    def differences(self, theirs: Fingerprint) -> list[Difference]:
+        """Fields of which the two sides do not say the same, by name."""
+        names = sorted(set(self.fields) | set(theirs.fields))
+        return [
+            Difference(self.kind, name, self.fields.get(name), theirs.fields.get(name))
+            for name in names
+            if self.fields.get(name) != theirs.fields.get(name)
+        ]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def _length(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise MalformedError("fingerprint.fields", "a field is not Unicode") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprints:
+    """A host's pair for one model."""
+
+    compatibility: Fingerprint
+    numerics: Fingerprint
+
+    def check(self, theirs: Fingerprints, *, accept: str = "equal") -> list[Difference]:
+        """Refuse what cannot be used here; return the differences that were tolerated.
+
+        `accept` is "equal", or "canary": numerics may differ in the fields that only describe the
+        stack when the canary, which tests it, is present and equal.
+
+        Raises:
+            MismatchError: `mismatch.compatibility` or `mismatch.numerics`, naming the fields.
+        """
+        wrong = self.compatibility.differences(theirs.compatibility)
+        if wrong:
+            raise _mismatch("mismatch.compatibility", "computed for another model or layout", wrong)
+        drift = self.numerics.differences(theirs.numerics)
+        if not drift:
+            return []
+        canary = self.numerics.fields.get(CANARY_FIELD)
+        if accept == "canary" and canary is not None and theirs.numerics.fields.get(CANARY_FIELD) == canary:
+            return drift
+        raise _mismatch("mismatch.numerics", "computed by other arithmetic", drift)
+
+
+def _mismatch(code: str, text: str, found: list[Difference]) -> MismatchError:
+    names = [difference.field for difference in found]
+    return MismatchError(
+        code,
+        f"{text}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''} differ",
+        hint="kvsync fingerprint explain names every difference",
+        differing=names,
+    )

@@ -1,0 +1,25 @@
+"""Paths of the peer API's control lane, HTTP/1.1 over mutual TLS (SPEC 8.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvsync_protocol.digest import ArtifactId
+
+CONTROL_ALPN: Final = "http/1.1"
+
+HELLO: Final = "/v1/hello"
+REFS: Final = "/v1/refs"
+ENVELOPE: Final = "/v1/artifacts/{artifact}/envelope"
+LEAVES: Final = "/v1/artifacts/{artifact}/leaves"
+TOKENS: Final = "/v1/artifacts/{artifact}/tokens"
+OFFERS: Final = "/v1/offers"
+OFFER_LEAVES: Final = "/v1/offers/{artifact}/leaves"
+OFFER_TOKENS: Final = "/v1/offers/{artifact}/tokens"
+OFFER_MISSING: Final = "/v1/offers/{artifact}/missing"
+OFFER_COMMIT: Final = "/v1/offers/{artifact}/commit"
+
+
+def path(route: str, artifact: ArtifactId) -> str:
+    """`route` with its artifact filled in, as plain hex."""
+    return route.format(artifact=artifact.hex)
