@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.errors import MalformedError
@@ -98,7 +99,7 @@ class BulkReply:
         return cls(Status(status), Encoding(encoding), length)
 
 
-def _unpack(shape: struct.Struct, frame: bytes | bytearray) -> tuple[bytes, int, int, int, *tuple[object, ...]]:
+def _unpack(shape: struct.Struct, frame: bytes | bytearray) -> tuple[Any, ...]:
     if len(frame) != shape.size:
         raise MalformedError("bulk.frame", "a frame of the wrong size")
     return shape.unpack(frame)

@@ -1,0 +1,182 @@
+"""A node's home directory and its settings.
+
+<home>/config.toml      settings, all optional; an unknown or ill-typed one is an error
+<home>/keys/            signer.key and peer.key, 0600
+<home>/trust.json       signer keys whose bytes count
+<home>/peers.json       peer keys that may connect, with addresses and roles
+<home>/store/           artifacts and chunks
+<home>/daemon/          queue, log and pid of the daemon
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from kvsync.errors import StoreError, UsageError
+from kvsync.files import make_private_dir, read_limited, write_atomic
+from kvsync_protocol.limits import GiB, KiB, MiB
+
+HOME_VARIABLE: Final = "KVSYNC_HOME"
+MAX_CONFIG_BYTES: Final = 256 * KiB
+MAX_SOCKET_PATH_BYTES: Final = 100
+"""A unix socket's path has at most 107 bytes; some are left for temporary names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths of one node. Nothing is created or read until asked for."""
+
+    root: Path
+
+    @classmethod
+    def locate(cls, explicit: Path | None = None) -> Home:
+        """`explicit`, else $KVSYNC_HOME, else the user's data directory."""
+        if explicit is None and HOME_VARIABLE in os.environ:
+            value = os.environ[HOME_VARIABLE]
+            if not value:
+                raise UsageError(
+                    "home.variable", f"{HOME_VARIABLE} is set but empty", hint="unset it or name a directory"
+                )
+            explicit = Path(value)
+        root = explicit or Path(platformdirs.user_data_dir("kvsync", appauthor=False))
+        return cls(root.expanduser().absolute())
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def keys_dir(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def trust_file(self) -> Path:
+        return self.root / "trust.json"
+
+    @property
+    def peers_file(self) -> Path:
+        return self.root / "peers.json"
+
+    @property
+    def store_dir(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def daemon_dir(self) -> Path:
+        return self.root / "daemon"
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's local API; below the temporary directory when the home's own path is too long."""
+        path = self.daemon_dir / "api.sock"
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+            return path
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"kvsync-{os.geteuid()}" / name / "api.sock"
+
+    def create(self) -> None:
+        """Make the private directories. Raises StoreError `home.*`."""
+        for path in (self.root, self.keys_dir, self.store_dir, self.daemon_dir, self.socket.parent):
+            make_private_dir(path)
+
+    def require(self) -> None:
+        """Raises StoreError `home.missing` or `home.unreadable` unless `kvsync init` was run here."""
+        try:
+            present = (self.keys_dir / "signer.key").exists()
+        except OSError as error:
+            raise StoreError("home.unreadable", f"{self.root} cannot be read: {error.strerror}") from error
+        if not present:
+            raise StoreError("home.missing", f"{self.root} is not a kvsync home", hint="kvsync init")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings with their defaults; `config.toml` has the same names at its top level."""
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    """0 picks a free port at every start; `kvsync daemon status` shows it."""
+    quota_bytes: int = 0
+    """Largest size of the store, 0 for no quota."""
+    quota_files: int = 0
+    """Largest number of files in the store, 0 for no quota."""
+    free_floor_bytes: int = 256 * MiB
+    """Space on the disk that the store never uses."""
+    accept: str = "equal"
+    """`equal`, or `canary` to accept other version strings when the canary agrees."""
+    streams: int = 2
+    """Bulk connections per transfer."""
+    encoding: str = "identity"
+    """`identity` or `zstd`, on the wire only."""
+    transfer_deadline_s: int = 3600
+    stall_timeout_s: int = 30
+    """A connection that moves nothing for so long is given up."""
+    max_connections: int = 64
+    max_artifact_bytes: int = 256 * GiB
+    threads: int = 0
+    """Torch's intra-op threads, part of the numerics fingerprint; 0 takes torch's own default."""
+
+    def __post_init__(self) -> None:
+        if self.accept not in ("equal", "canary"):
+            raise UsageError("config.value", f"accept = {self.accept!r} is unknown", hint='use "equal" or "canary"')
+        if self.encoding not in ("identity", "zstd"):
+            raise UsageError(
+                "config.value", f"encoding = {self.encoding!r} is unknown", hint='use "identity" or "zstd"'
+            )
+        for name, low, high in (
+            ("listen_port", 0, 65535),
+            ("quota_bytes", 0, 2**60),
+            ("quota_files", 0, 2**40),
+            ("free_floor_bytes", 0, 2**60),
+            ("streams", 1, 16),
+            ("transfer_deadline_s", 1, 7 * 86400),
+            ("stall_timeout_s", 1, 3600),
+            ("max_connections", 1, 4096),
+            ("max_artifact_bytes", 1, 2**60),
+            ("threads", 0, 1024),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise UsageError("config.value", f"{name} is not in {low}..{high}", field=name)
+
+    @classmethod
+    def load(cls, home: Home) -> Settings:
+        """Read `config.toml`; a missing file means defaults.
+
+        Raises:
+            UsageError: `config.syntax`, `config.unknown`, `config.type`, `config.value`.
+        """
+        if not home.config_file.exists():
+            return cls()
+        data = read_limited(home.config_file, MAX_CONFIG_BYTES, what="the configuration")
+        try:
+            found = tomllib.loads(data.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError("config.syntax", f"{home.config_file} is not TOML: {error}") from error
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        for name, value in found.items():
+            if name not in defaults:
+                raise UsageError("config.unknown", f"{home.config_file}: unknown setting {name!r}", field=name)
+            if type(value) is not type(defaults[name]):
+                kind = type(defaults[name]).__name__
+                raise UsageError("config.type", f"{home.config_file}: {name} is not of type {kind}", field=name)
+        return cls(**found)
+
+    def save(self, home: Home) -> None:
+        """Write every setting that is not at its default."""
+        lines = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                lines.append(
+                    f"{field.name} = {f'{value!r}'.replace(chr(39), chr(34)) if isinstance(value, str) else value}"
+                )
+        write_atomic(home.config_file, "".join(line + "\n" for line in lines).encode())

@@ -1,0 +1,91 @@
+"""Small files written so that a reader sees the old content or the new, and no other user reads them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from kvsync.errors import NotFoundError, StoreError
+
+
+def make_private_dir(path: Path) -> Path:
+    """Create `path` (and parents) for this user alone, or check that it is so.
+
+    Raises:
+        StoreError: `home.unwritable`, `home.lax_mode`.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = path.stat()
+    except OSError as error:
+        raise StoreError(
+            "home.unwritable", f"{path} cannot be used: {error.strerror}", hint="check owner and mode"
+        ) from error
+    if mode.st_uid != os.geteuid() or stat.S_IMODE(mode.st_mode) & 0o077:
+        raise StoreError("home.lax_mode", f"{path} is open to other users", hint=f"chmod 700 {path}")
+    return path
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory.
+
+    Raises:
+        StoreError: `store.full` or `store.unwritable`; the old content is still there.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_dir(path.parent)
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def write_error(error: OSError, path: Path) -> StoreError:
+    """The error of a failed write as kvsync names it."""
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreError(
+            "store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk", path=str(path)
+        )
+    return StoreError("store.unwritable", f"{path} cannot be written: {error.strerror}", path=str(path))
+
+
+def sync_dir(path: Path) -> None:
+    """Make renames and unlinks in `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_limited(path: Path, limit: int, *, what: str) -> bytes:
+    """Read a regular file of at most `limit` bytes, not through a link.
+
+    Raises:
+        NotFoundError: `file.missing`.
+        StoreError: `file.unreadable`, `file.too_large`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError as error:
+        raise NotFoundError("file.missing", f"{what} {path} does not exist") from error
+    except OSError as error:
+        raise StoreError("file.unreadable", f"{what} {path} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise StoreError("file.too_large", f"{what} {path} is larger than {limit} bytes")
+    return data
