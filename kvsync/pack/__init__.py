@@ -1,0 +1,7 @@
+"""Block files ⇄ chunks ⇄ tensors in memory. Bytes and offsets only; no tensors, no network."""
+
+from kvsync.pack.reader import ArtifactReader, ReadReport
+from kvsync.pack.scatter import Target
+from kvsync.pack.writer import ArtifactWriter
+
+__all__ = ["ArtifactReader", "ArtifactWriter", "ReadReport", "Target"]
