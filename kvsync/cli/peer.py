@@ -1,0 +1,63 @@
+"""`kvsync peer`: the hosts this node exchanges artifacts with. A peer carries bytes and vouches for nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsync.cli._command import Run, command
+from kvsync.cli._render import Outcome, Table
+
+if TYPE_CHECKING:
+    from kvsync.keys import Peer
+
+
+def add_commands(app: typer.Typer) -> None:
+    group = typer.Typer(name="peer", help="Hosts to exchange artifacts with.", rich_markup_mode=None)
+    command(group, "add")(add)
+    command(group, "ls")(ls)
+    command(group, "rm")(rm)
+    app.add_typer(group)
+
+
+def add(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="How you call the peer.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its peer key, from its `kvsync keys show`.")],
+    address: Annotated[
+        list[str] | None,
+        typer.Option("--address", metavar="HOST:PORT", help="Where it listens; may be given several times."),
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", metavar="ROLE", help="What it may do here: get (the default), push; may be repeated."),
+    ] = None,
+) -> Outcome:
+    """Know a peer, or change what is known.
+
+    Adding it again under the same name and key replaces addresses and roles.
+    """
+    from kvsync.keys import Peer
+    from kvsync_protocol.signing import PublicKey
+
+    peer = Peer(name, PublicKey.parse(key), tuple(address or ()), tuple(dict.fromkeys(role or ["get"])))
+    run.peers().add(peer)
+    return Outcome(_as_json(peer), [f"{name} is known"])
+
+
+def ls(run: Run) -> Outcome:
+    """List known peers."""
+    peers = run.peers().peers()
+    rows = [(p.name, p.key, ",".join(p.roles) or "-", " ".join(p.addresses) or "-") for p in peers]
+    return Outcome({"peers": [_as_json(p) for p in peers]}, [Table(("NAME", "KEY", "ROLES", "ADDRESSES"), rows)])
+
+
+def rm(run: Run, peer: Annotated[str, typer.Argument(help="Name or key.")]) -> Outcome:
+    """Forget a peer; it cannot connect any more."""
+    removed = run.peers().remove(peer)
+    return Outcome(_as_json(removed), [f"{removed.name} is forgotten"])
+
+
+def _as_json(peer: Peer) -> dict[str, object]:
+    return {"name": peer.name, "key": str(peer.key), "addresses": list(peer.addresses), "roles": list(peer.roles)}
