@@ -1,0 +1,193 @@
+"""The main job: compute on A, pull to B, push to C, graft on B in a fresh process, refuse what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvsync.config import Home, Settings
+from kvsync.demo.node import DemoNode
+from kvsync.demo.result import DemoResult, OneShot, Pair
+from kvsync.demo.tamper import chunk_file, flipped_byte
+from kvsync.errors import KvsyncError, NotFoundError
+from kvsync.keys import TrustList
+from kvsync.progress import Progress, silent
+from kvsync.store import Store
+from kvsync.sync import pull
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.errors import CodedError
+from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
+
+NAME = "demo/document"
+QUESTION = "\n\nQ: What names a chunk?\nA:"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """`model` is a directory, `document` a text file; None takes the protocol's own specification."""
+
+    model: Path
+    model_name: str
+    dtype: str
+    device: str = "cpu"
+    document: Path | None = None
+    question: str = QUESTION
+    keep: bool = False
+
+
+def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
+    """Run every step on real processes; three daemons are started and stopped.
+
+    Raises:
+        CodedError: whatever a step that must succeed ran into.
+    """
+    with _workspace(keep=options.keep) as root, ExitStack() as stack:
+        document = root / "document.txt"
+        document.write_text((options.document or specification()).read_text())
+        params = {
+            "model": str(options.model),
+            "dtype": options.dtype,
+            "device": options.device,
+            "document": str(document),
+            "question": options.question,
+        }
+        a, b, c = (DemoNode(name, root / name, Settings()) for name in "abc")
+        for node in (c, a, b):
+            node.start()
+            stack.callback(node.stop)
+        for receiver in (b, c):
+            receiver.trust(a)
+        a.meet(b, roles=("get",))
+        b.meet(a)
+        a.meet(c)
+        c.meet(a, roles=("push",))
+
+        computed = _job(a, "compute", {**params, "name": NAME}, progress)
+        ours = _child("fingerprints", b.home, params)
+        pulled = _job(b, "pull", {"peer": "a", "wanted": NAME, "fingerprints": ours}, progress)
+        pushed = _job(a, "push", {"peer": "c", "artifact": NAME}, progress)
+        artifact = str(computed["artifact"])
+
+        progress("fresh", 0, 1, "steps")
+        fresh = _child("fresh", b.home, params)
+        progress("fresh", 1, 1, "steps")
+        grafted = _child("graft", b.home, params)
+        refused = _child("tamper", b.home, {**params, "artifact": artifact})
+        refusals = dict(refused["refusals"])
+        refusals |= _refused_pulls(root, a, artifact, refused["other_fingerprints"])
+        with Store.open(c.home.store_dir) as store:
+            store.artifact(ArtifactId(Digest.parse(artifact)))
+        report = grafted["report"]
+        return DemoResult(
+            model=options.model_name,
+            dtype=options.dtype,
+            artifact=artifact,
+            document_tokens=grafted["document_tokens"],
+            question_tokens=grafted["question_tokens"],
+            tokens_grafted=report["tokens_grafted"],
+            tokens_recomputed=report["tokens_recomputed"],
+            artifact_bytes=int(computed["bytes"]),
+            chunks=report["chunks"],
+            compute_tokens_s=float(computed["tokens_per_s"]),
+            pull_mb_s=float(pulled["mb_per_s"]),
+            push_mb_s=float(pushed["mb_per_s"]),
+            ttft_fresh_s=fresh["ttft"],
+            ttft_graft_s=grafted["ttft"],
+            graft_seconds=report["seconds"],
+            logits_sha256=Pair(fresh["logits"], grafted["logits"]),
+            decode_sha256=Pair(fresh["decode"], grafted["decode"]),
+            one_shot=OneShot(**fresh["one_shot"]),
+            answer=grafted["answer"],
+            checks=tuple(report["checks"]),
+            refusals=refusals,
+            live_cache_untouched=bool(refused["untouched"]) and refused["control"] == "accepted",
+            nodes={node.name: f"{node.address} {node.keys.peer.public}" for node in (a, b, c)},
+        )
+
+
+def specification() -> Path:
+    """SPEC.md as it is installed, or as it lies beside the package in a checkout."""
+    package = Path(str(files("kvsync_protocol")))
+    for path in (package / "SPEC.md", package.parent / "SPEC.md"):
+        if path.exists():
+            return path
+    raise NotFoundError("file.missing", "the specification is not installed", hint="name a text with --document")
+
+
+@contextmanager
+def _workspace(*, keep: bool) -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="kvsync-demo-"))
+    try:
+        yield root
+    finally:
+        if not keep:
+            shutil.rmtree(root)
+
+
+def _job(node: DemoNode, kind: str, params: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    return node.client.wait(node.client.submit(kind, params), progress)
+
+
+def _child(step: str, home: Home, params: dict[str, Any]) -> dict[str, Any]:
+    """Run a step that needs the model in a process that has never seen it. Raises its error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvsync.demo.child", step],
+        input=json.dumps({**params, "home": str(home.root)}).encode(),
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise KvsyncError("demo.child", f"step {step} ended with status {done.returncode}") from error
+    if "error" in answer:
+        found = answer["error"]
+        raise KvsyncError(found["code"], f"step {step}: {found['message']}", hint=found.get("hint", ""))
+    return dict(answer["result"])
+
+
+def _refused_pulls(root: Path, a: DemoNode, artifact: str, other: dict[str, Any]) -> dict[str, str]:
+    """Pulls into a fourth, empty home that must end with a refusal and leave it empty."""
+    d = DemoNode("d", root / "d", Settings())
+    a.meet(d, roles=("get",))
+    d.meet(a)
+    wrong = Fingerprints(
+        Fingerprint.parse(FingerprintKind.COMPATIBILITY, other["compatibility"]),
+        Fingerprint.parse(FingerprintKind.NUMERICS, other["numerics"]),
+    )
+    refusals = {"stranger's artifact pulled": _pull_code(d, artifact, None)}
+    d.trust(a)
+    refusals["pulled for other weights"] = _pull_code(d, artifact, wrong)
+    with Store.open(a.home.store_dir) as store:
+        path = chunk_file(a.home, store, ArtifactId(Digest.parse(artifact)))
+    with flipped_byte(path):
+        refusals["flipped byte at the provider"] = _pull_code(d, artifact, None)
+    return refusals
+
+
+def _pull_code(node: DemoNode, artifact: str, fingerprints: Fingerprints | None) -> str:
+    with Store.open(node.home.store_dir) as store:
+        work = pull(
+            store,
+            TrustList(node.home, node.keys.signer.public),
+            node.peers.get("a"),
+            artifact,
+            keys=node.keys,
+            settings=Settings(),
+            fingerprints=fingerprints,
+        )
+        try:
+            asyncio.run(work)
+        except CodedError as error:
+            return error.code
+        return "accepted"

@@ -1,0 +1,153 @@
+"""`kvsync.Client`: deposit, look up, pull and graft from Python, with or without a daemon.
+
+The store is safe to share between processes, so deposits, look-ups and grafts work on it directly; a
+pull goes through the daemon when one runs, so that a host downloads each artifact once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from kvsync.config import Home, Settings
+from kvsync.engines import as_engine
+from kvsync.engines.engine import Engine
+from kvsync.graft.deposit import deposit, set_name
+from kvsync.graft.graft import Graft, graft
+from kvsync.graft.match import Match, best_matches
+from kvsync.keys import NodeKeys, PeerBook, TrustList
+from kvsync.progress import Progress, silent
+from kvsync.store import Store, StoredArtifact
+from kvsync_protocol.digest import ArtifactId, Digest
+
+if TYPE_CHECKING:
+    from kvsync.sync import PullReport
+
+
+class Client:
+    """One node's artifacts, from Python.
+
+    Args:
+        home: the node's home; default as for the command line ($KVSYNC_HOME, else the user's data directory).
+
+    Raises:
+        StoreError: `home.missing` unless `kvsync init` was run there.
+
+    A `model` is an `Engine`, or a transformers model in eval mode that is already loaded; token ids are
+    plain whole numbers.
+    """
+
+    def __init__(self, home: Path | str | None = None) -> None:
+        self.home = Home.locate(None if home is None else Path(home))
+        self.settings = Settings.load(self.home)
+        self._keys = NodeKeys.load(self.home)
+        self._trust = TrustList(self.home, self._keys.signer.public)
+        self.store = Store.open(self.home.store_dir, self.settings.store_limits())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def deposit(
+        self,
+        model: Any,
+        document: str | Sequence[int],
+        *,
+        name: str | None = None,
+        template: Digest | None = None,
+        boundaries: Sequence[int] = (),
+        progress: Progress = silent,
+    ) -> StoredArtifact:
+        """Compute, sign and store the artifact of a text or of token ids. Raises as `deposit.deposit`."""
+        engine = self._engine(model)
+        text = None
+        if isinstance(document, str):
+            text = Digest(hashlib.sha256(document.encode()).digest())
+            document = engine.encode(document)
+        return deposit(
+            self.store,
+            engine,
+            self._keys.signer,
+            document,
+            text=text,
+            template=template,
+            boundaries=boundaries,
+            name=name,
+            progress=progress,
+        )
+
+    def lookup(self, tokens: Sequence[int], *, model: Any) -> Match | None:
+        """The stored artifact that covers most of `tokens` under this model's fingerprints, if any does."""
+        engine = self._engine(model)
+        return next(iter(best_matches(self.store, tokens, engine.fingerprints, engine.schedule)), None)
+
+    def graft(
+        self,
+        model: Any,
+        tokens: Sequence[int],
+        *,
+        artifact: ArtifactId | str | None = None,
+        template: Digest | None = None,
+        recompute: bool = False,
+    ) -> Graft:
+        """Graft the longest verified prefix of `tokens`; see `kvsync.graft.graft.graft`.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact` for a name or id that is not here.
+            EngineError: the model cannot be restored exactly.
+        """
+        wanted = self.store.resolve(artifact) if isinstance(artifact, str) else artifact
+        return graft(
+            self.store,
+            self._trust.keys(),
+            self._engine(model),
+            tokens,
+            artifact=wanted,
+            accept=self.settings.accept,
+            template=template,
+            recompute=recompute,
+        )
+
+    def pull(self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent) -> PullReport:
+        """Fetch an artifact by name or id from a known peer; every chunk is verified on arrival.
+
+        With a `model`, fingerprints are compared before anything is downloaded. Raises as
+        `kvsync.sync.pull`.
+        """
+        return asyncio.run(self.pull_async(peer, wanted, model=model, progress=progress))
+
+    async def pull_async(
+        self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent
+    ) -> PullReport:
+        """`pull` for callers that run an event loop."""
+        from kvsync.sync import pull
+
+        fingerprints = None if model is None else self._engine(model).fingerprints
+        return await pull(
+            self.store,
+            self._trust,
+            PeerBook(self.home).get(peer),
+            wanted,
+            keys=self._keys,
+            settings=self.settings,
+            fingerprints=fingerprints,
+            progress=progress,
+        )
+
+    def name(self, artifact: ArtifactId, name: str) -> None:
+        """Point a signed name at a stored artifact."""
+        set_name(self.store, self._keys.signer, name, artifact)
+
+    def _engine(self, model: Any) -> Engine:
+        return as_engine(model, threads=self.settings.threads)

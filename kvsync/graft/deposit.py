@@ -1,0 +1,167 @@
+"""Compute a token sequence once and store its KV state as a signed artifact.
+
+Every block is durable before the next is computed, so a killed deposit resumes at the last stored block;
+blocks that this node has computed before, for a document with the same beginning, are not computed again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from kvsync.engines.engine import Engine
+from kvsync.errors import UsageError
+from kvsync.pack import ArtifactReader, ArtifactWriter
+from kvsync.progress import Progress, silent
+from kvsync.store import ComputeDraft, Store, StoredArtifact
+from kvsync_protocol.digest import ArtifactId, Digest, hash_record, sha256
+from kvsync_protocol.layout import Layout
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import Manifest, TokenRecord, Tree
+from kvsync_protocol.prefix import block_keys, encode_tokens, start_key, tokens_digest
+from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.signing import SigningKey
+
+
+def deposit(
+    store: Store,
+    engine: Engine,
+    signer: SigningKey,
+    tokens: Sequence[int],
+    *,
+    text: Digest | None = None,
+    template: Digest | None = None,
+    boundaries: Sequence[int] = (),
+    name: str | None = None,
+    progress: Progress = silent,
+) -> StoredArtifact:
+    """Compute, sign and store the artifact of `tokens`; one that is already here is only named.
+
+    Args:
+        text: digest of the UTF-8 text the tokens came from.
+        template: digest of the chat template that shaped the text, if one did.
+        boundaries: earlier cuts, where these tokens extend another artifact's.
+        name: a ref to point at the artifact.
+
+    Raises:
+        UsageError: `deposit.empty`, `deposit.boundary`.
+        EngineError: from the engine, before anything is stored.
+        StoreError: `store.full` and others; verified blocks are kept for the next attempt.
+    """
+    if not tokens:
+        raise UsageError("deposit.empty", "there are no tokens to compute", hint="give a document with text in it")
+    if name is not None:
+        check_name(name)
+    layout = engine.layout(len(tokens))
+    schedule = _schedule(engine.schedule, boundaries, len(tokens))
+    record = TokenRecord(tokens_digest(tokens), len(tokens), text, template)
+    stored = _already(store, engine, signer, record, schedule)
+    if stored is None:
+        with store.compute_draft(_plan(engine, record, schedule)) as draft:
+            stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress)
+    if name is not None:
+        set_name(store, signer, name, stored.artifact)
+    return stored
+
+
+def set_name(store: Store, signer: SigningKey, name: str, artifact: ArtifactId) -> Ref:
+    """Point `name` at `artifact` with the next sequence number of this signer."""
+    last = max((held.ref.sequence for held in store.refs() if held.ref.name == name), default=0)
+    ref = Ref(check_name(name), artifact, last + 1)
+    store.set_ref(ref, ref.seal(signer), signer.public)
+    return ref
+
+
+def _schedule(base: Schedule, boundaries: Sequence[int], end: int) -> Schedule:
+    schedule = base
+    for place in boundaries:
+        if not 0 < place < end:
+            raise UsageError("deposit.boundary", f"boundary {place} is not inside the {end} tokens")
+        schedule = schedule.with_boundary(place)
+    return schedule.with_boundary(end)
+
+
+def _plan(engine: Engine, record: TokenRecord, schedule: Schedule) -> Digest:
+    """Names a computation that may be resumed: the same inputs under the same fingerprints."""
+    pair = engine.fingerprints
+    cuts = struct.pack(f"<{1 + len(schedule.boundaries)}I", schedule.block_tokens, *schedule.boundaries)
+    items = [pair.compatibility.digest.raw, pair.numerics.digest.raw, record.digest.raw, cuts]
+    return hash_record("kvsync/plan/1", items)
+
+
+def _already(
+    store: Store, engine: Engine, signer: SigningKey, record: TokenRecord, schedule: Schedule
+) -> StoredArtifact | None:
+    for stored in store.artifacts():
+        manifest = stored.manifest
+        if (
+            (manifest.tokens, manifest.schedule, manifest.fingerprints) == (record, schedule, engine.fingerprints)
+            and stored.envelope.signers([signer.public])
+        ):  # fmt: skip
+            return stored
+    return None
+
+
+def _compute(
+    store: Store,
+    draft: ComputeDraft,
+    engine: Engine,
+    signer: SigningKey,
+    tokens: Sequence[int],
+    record: TokenRecord,
+    schedule: Schedule,
+    layout: Layout,
+    progress: Progress,
+) -> StoredArtifact:
+    blocks = _resume(store, draft, engine, signer, tokens, schedule, layout)
+    position = blocks * layout.block_tokens
+    if blocks:
+        held = LeafTable.of(draft.leaves)
+        context = engine.restore(ArtifactReader(store, ArtifactId(record.digest), layout, held), position)
+    else:
+        context = engine.new_context()
+    writer = ArtifactWriter(draft, layout, next_block=blocks)
+    logits = engine.prefill(context, tokens[position:], schedule, sink=writer.write_block, progress=progress)
+    writer.write_logits(logits.buffer())
+    table = LeafTable.of(draft.leaves)
+    leaves = table.encode()
+    manifest = Manifest(
+        tokens=record,
+        schedule=schedule,
+        layout=layout,
+        leaf_table=sha256(leaves),
+        tree=Tree(table.root, len(table.leaves), table.total_bytes),
+        fingerprints=engine.fingerprints,
+    )
+    return draft.publish(manifest.seal(signer), manifest, leaves, encode_tokens(tokens))
+
+
+def _resume(
+    store: Store,
+    draft: ComputeDraft,
+    engine: Engine,
+    signer: SigningKey,
+    tokens: Sequence[int],
+    schedule: Schedule,
+    layout: Layout,
+) -> int:
+    """Leave the leaves of as many leading blocks in the draft as need no computing; return their number.
+
+    At least one token is always computed, since the final logits are stored with no block. Blocks are
+    adopted only from artifacts this node has signed: a signature vouches for bytes one has computed.
+    """
+    per_block = layout.full_leaves // layout.full_blocks if layout.full_blocks else 1
+    usable = (len(tokens) - 1) // layout.block_tokens
+    blocks = min(len(draft.leaves) // per_block, usable)
+    draft.truncate(blocks * per_block)
+    keys = list(block_keys(start_key(engine.fingerprints), tokens, schedule))[:usable]
+    found = store.find_prefix(keys)
+    if found is None or found[1] <= blocks:
+        return blocks
+    source = store.artifact(found[0])
+    if not source.envelope.signers([signer.public]):
+        return blocks
+    for leaf in source.leaves().leaves[blocks * per_block : found[1] * per_block]:
+        draft.adopt(leaf)
+    return found[1]

@@ -1,0 +1,230 @@
+"""Place a verified artifact's prefix into a fresh inference context, or refuse and touch nothing.
+
+The order of checks is fixed, each is named in the report, and no byte reaches a cache before all of them
+passed: signature, manifest, leaf table, token ids, fingerprints, template, then every chunk while it is
+read. The cache is built aside; a failure at any point drops it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvsync.engines.engine import Context, Engine, Logits
+from kvsync.errors import EngineError, UsageError
+from kvsync.graft.match import Match, best_matches, match_artifact
+from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
+from kvsync.pack import ArtifactReader
+from kvsync.store import Store
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.errors import CodedError, MismatchError
+from kvsync_protocol.fingerprint import Difference
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
+from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.signing import PublicKey
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """The outcome. `context.cache` holds the grafted state, or nothing at all after a refusal or a miss.
+
+    `next_tokens` are those not in the cache yet; they never cross a cut, so one forward call over them is
+    the canonical one. When it is empty, decoding starts from `final_logits`, which are stored with the
+    artifact.
+    """
+
+    context: Context
+    report: GraftReport
+    next_tokens: tuple[int, ...]
+    schedule: Schedule
+    final_logits: Logits | None = None
+
+    @property
+    def cache(self) -> Any:
+        """The engine's own cache object: for transformers a `Cache`, as `generate(past_key_values=…)` takes it."""
+        return self.context.cache
+
+    @property
+    def next_input_ids(self) -> torch.Tensor:
+        """`next_tokens` as a tensor, `[1, len(next_tokens)]`, int64, on the model's device."""
+        import torch
+
+        return torch.tensor([self.next_tokens], dtype=torch.long, device=self.context.device)
+
+
+@dataclass(slots=True)
+class _Record:
+    """What a report is made of, while it happens."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    checks: list[str] = field(default_factory=list)
+    tolerated: list[Difference] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """An artifact whose description is verified; its chunks are verified while they are read."""
+
+    match: Match
+    manifest: Manifest
+    leaves: LeafTable
+
+
+def graft(
+    store: Store,
+    trusted: Collection[PublicKey],
+    engine: Engine,
+    tokens: Sequence[int],
+    *,
+    artifact: ArtifactId | None = None,
+    accept: str = "equal",
+    template: Digest | None = None,
+    recompute: bool = False,
+) -> Graft:
+    """Graft the longest verified prefix of `tokens`, or the given artifact's.
+
+    Args:
+        trusted: keys whose signatures count.
+        accept: "equal", or "canary" (DESIGN of fingerprints: SPEC 6).
+        template: digest of the chat template that shaped `tokens`, compared with the artifact's.
+        recompute: compute what was not grafted, up to the last cut, so that what remains is one call.
+            Without it that is done only after a graft, never after a refusal or a miss.
+
+    Returns:
+        A graft; after a refusal its report says why and its cache is fresh and empty.
+
+    Raises:
+        UsageError: `graft.empty`.
+        EngineError: the model cannot be restored exactly or the tokens do not fit it.
+    """
+    if not tokens:
+        raise UsageError("graft.empty", "there are no tokens to graft for")
+    record = _Record()
+    refusal: Refusal | None = None
+    with record.stage("lookup"):
+        candidates = _candidates(store, engine, tokens, artifact)
+    for candidate in candidates:
+        try:
+            return _place(store, trusted, engine, tokens, candidate, accept, template, record)
+        except EngineError:
+            raise
+        except CodedError as error:
+            refusal = refusal or Refusal.of(error)
+            record.checks.clear()
+            record.tolerated.clear()
+    if refusal is None:
+        refusal = Refusal("graft.miss", "no stored artifact begins like these tokens", "kvsync pull, or kvsync compute")
+    return _nothing(engine, tokens, record, refusal, recompute=recompute)
+
+
+def _candidates(
+    store: Store, engine: Engine, tokens: Sequence[int], artifact: ArtifactId | None
+) -> list[Match | ArtifactId]:
+    if artifact is not None:
+        return [artifact]
+    return list(best_matches(store, tokens, engine.fingerprints, engine.schedule))
+
+
+def _place(
+    store: Store,
+    trusted: Collection[PublicKey],
+    engine: Engine,
+    tokens: Sequence[int],
+    candidate: Match | ArtifactId,
+    accept: str,
+    template: Digest | None,
+    record: _Record,
+) -> Graft:
+    with record.stage("verify"):
+        checked = _check(store, trusted, engine, tokens, candidate, accept, template, record)
+    match = checked.match
+    whole = match.mode == WHOLE
+    schedule = checked.manifest.schedule if whole else engine.schedule
+    reader = ArtifactReader(store, match.artifact, checked.manifest.layout, checked.leaves)
+    with record.stage("restore"):
+        final = engine.logits(reader) if whole and match.position == len(tokens) else None
+        context = engine.restore(reader, match.position)
+        record.checks += ["chunks", "positions"]
+    store.touch(match.artifact)
+    rest = _advance(engine, context, tokens, schedule, record)
+    spans = list(checked.manifest.layout.chunks_for_graft(match.position, logits=final is not None))
+    report = GraftReport(
+        mode=match.mode,
+        tokens_grafted=match.position,
+        tokens_recomputed=len(tokens) - match.position,
+        artifact=match.artifact,
+        chunks=len(spans),
+        bytes=sum(span.size for span in spans),
+        seconds=record.seconds,
+        checks=tuple(record.checks),
+        tolerated=tuple(record.tolerated),
+    )
+    return Graft(context, report, rest, schedule, final)
+
+
+def _check(
+    store: Store,
+    trusted: Collection[PublicKey],
+    engine: Engine,
+    tokens: Sequence[int],
+    candidate: Match | ArtifactId,
+    accept: str,
+    template: Digest | None,
+    record: _Record,
+) -> _Checked:
+    """Everything that can be refused before a chunk is read. Raises the refusal."""
+    wanted = candidate.artifact if isinstance(candidate, Match) else candidate
+    stored = store.artifact(wanted)
+    manifest = Manifest.parse(stored.envelope.verify(PAYLOAD_TYPE, trusted))
+    if manifest.artifact != wanted:
+        raise MismatchError("mismatch.artifact", "the store holds another manifest under this id")
+    record.checks.append("signature")
+    leaves = stored.leaves()
+    record.checks.append("merkle root")
+    held = stored.tokens()
+    record.checks.append("token ids")
+    record.tolerated += engine.fingerprints.check(manifest.fingerprints, accept=accept)
+    record.checks += ["compatibility", "canary" if record.tolerated else "numerics"]
+    manifest.check_template(template)
+    match = match_artifact(wanted, manifest, held, tokens, engine.schedule)
+    if match is None:
+        raise MismatchError("mismatch.tokens", "the tokens do not begin like the artifact's")
+    if manifest.layout.groups != engine.layout(len(held)).groups:
+        raise MismatchError("mismatch.layout", "the artifact's layers are not laid out like this model's")
+    record.checks.append("template and layout")
+    return _Checked(match, manifest, leaves)
+
+
+def _advance(
+    engine: Engine, context: Context, tokens: Sequence[int], schedule: Schedule, record: _Record
+) -> tuple[int, ...]:
+    """Compute up to the last cut inside `tokens`; what is left is one canonical call."""
+    segments = list(schedule.segments(context.position, len(tokens)))
+    if len(segments) > 1:
+        with record.stage("recompute"):
+            engine.prefill(context, tokens[context.position : segments[-1][0]], schedule)
+    return tuple(tokens[context.position :])
+
+
+def _nothing(
+    engine: Engine, tokens: Sequence[int], record: _Record, refusal: Refusal, *, recompute: bool
+) -> Graft:
+    context = engine.new_context()
+    rest = _advance(engine, context, tokens, engine.schedule, record) if recompute else tuple(tokens)
+    report = GraftReport(MISS, tokens_recomputed=len(tokens), seconds=record.seconds, refused=refusal)
+    return Graft(context, report, rest, engine.schedule)

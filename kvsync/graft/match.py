@@ -1,0 +1,56 @@
+"""Which stored artifact covers most of a token sequence. Torch-free; trusts nothing it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsync.graft.report import PREFIX, WHOLE
+from kvsync.store import Store
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.fingerprint import Fingerprints
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.prefix import block_keys, start_key
+from kvsync_protocol.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """`artifact` covers the first `position` tokens: all of its own ("whole"), or full blocks ("prefix")."""
+
+    artifact: ArtifactId
+    mode: str
+    position: int
+
+
+def best_matches(
+    store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule
+) -> list[Match]:
+    """Candidates by the number of tokens they cover, most first."""
+    found = []
+    whole = store.find_whole(tokens, fingerprints)
+    if whole is not None:
+        found.append(Match(whole, WHOLE, store.artifact(whole).manifest.tokens.count))
+    usable = (len(tokens) - 1) // schedule.block_tokens
+    keys = list(block_keys(start_key(fingerprints), tokens[: usable * schedule.block_tokens], schedule))
+    prefix = store.find_prefix(keys)
+    if prefix is not None:
+        found.append(Match(prefix[0], PREFIX, prefix[1] * schedule.block_tokens))
+    return sorted(found, key=lambda match: match.position, reverse=True)
+
+
+def match_artifact(
+    artifact: ArtifactId, manifest: Manifest, held: Sequence[int], tokens: Sequence[int], schedule: Schedule
+) -> Match | None:
+    """How far one given artifact covers `tokens`; None when they share no usable block.
+
+    A prefix ends before the first cut inside a block: from there on the artifact's computation is not the
+    caller's.
+    """
+    if len(held) <= len(tokens) and tuple(tokens[: len(held)]) == tuple(held):
+        return Match(artifact, WHOLE, len(held))
+    size = schedule.block_tokens
+    shared = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens)))
+    early = [cut for cut in manifest.schedule.boundaries if cut < len(held)]
+    blocks = min(shared, early[0] if early else shared, len(tokens) - 1) // size
+    return Match(artifact, PREFIX, blocks * size) if blocks else None

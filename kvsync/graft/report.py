@@ -1,0 +1,63 @@
+"""What a graft did, or why it did nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import CodedError
+from kvsync_protocol.fingerprint import Difference
+
+WHOLE = "whole"
+PREFIX = "prefix"
+MISS = "miss"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing was grafted; `code` as in the error tables."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+    @classmethod
+    def of(cls, error: CodedError) -> Refusal:
+        return cls(error.code, error.message, error.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class GraftReport:
+    """One graft in numbers.
+
+    `mode` is "whole" (reference: the fresh computation cut at the artifact's end), "prefix" (reference:
+    the fresh computation under the caller's own cuts) or "miss". `seconds` is by stage. `checks` are those
+    that passed, in order. `tolerated` names numerics fields that differed while the canary agreed.
+    """
+
+    mode: str
+    tokens_grafted: int = 0
+    tokens_recomputed: int = 0
+    artifact: ArtifactId | None = None
+    chunks: int = 0
+    bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
+    tolerated: tuple[Difference, ...] = ()
+    refused: Refusal | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {
+            "mode": self.mode,
+            "artifact": None if self.artifact is None else str(self.artifact),
+            "tokens_grafted": self.tokens_grafted,
+            "tokens_recomputed": self.tokens_recomputed,
+            "chunks": self.chunks,
+            "bytes": self.bytes,
+            "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
+            "checks": list(self.checks),
+            "tolerated": [difference.field for difference in self.tolerated],
+            "refused": None if self.refused is None else dataclasses.asdict(self.refused),
+        }
