@@ -25,15 +25,15 @@ class Digest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.raw, bytes) or len(self.raw) != 32:
-            raise MalformedError("digest.length", "a digest has exactly 32 bytes", length=len(self.raw))
+            raise MalformedError("digest.length", "a digest has exactly 32 bytes")
 
     @classmethod
     def parse(cls, text: object) -> Digest:
-        """Read `sha256:<64 lower-case hex digits>`; the prefix may be absent.
+        """Read `sha256:<64 lower-case hex digits>`; the prefix may be absent (SPEC 2.1).
 
         Raises:
-            MalformedError: `digest.syntax` for anything else, so that no path, link or other
-                spelling of the same digest can get past this point.
+            MalformedError: `digest.syntax` for anything else, so that no path, link or third
+                spelling of a digest gets past this point.
         """
         found = _HEX.fullmatch(text) if isinstance(text, str) else None
         if found is None:

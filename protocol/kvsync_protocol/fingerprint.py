@@ -2,21 +2,24 @@
 
 Both are SHA-256 over a canonical, tagged, length-prefixed record of named fields. The record itself
 travels in the manifest, so a difference can be named field by field. What the fields are is decided
-where they are measured (an engine); here is only their form and meaning.
+where they are measured (an engine); here is only their form and meaning (SPEC 6.1).
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from kvsync_protocol.digest import Digest, hash_record
 from kvsync_protocol.errors import MalformedError, MismatchError
-from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_FINGERPRINT_FIELDS
+from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_FIELD_NAME_CHARS, MAX_FINGERPRINT_FIELDS
+from kvsync_protocol.strictjson import has_control
 
 CANARY_FIELD = "canary"
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_FIELD_NAME_CHARS}}}", re.ASCII)
 
 
 class FingerprintKind(enum.Enum):
@@ -47,22 +50,29 @@ class Difference:
 class Fingerprint:
     """Named fields under one kind. `Fingerprint.parse(kind, f.as_json()) == f`.
 
+    Names are short ASCII words, values text of at most 8 KiB without control characters, so that both
+    can be shown as they are.
+
     Raises:
-        MalformedError: `fingerprint.fields` for no fields, too many, or over-long ones.
+        MalformedError: `fingerprint.fields` for no fields, too many, or ones of another form.
     """
 
     kind: FingerprintKind
     fields: Mapping[str, str]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", dict(self.fields))  # the digest is cached: nobody else may change them
         if not 1 <= len(self.fields) <= MAX_FINGERPRINT_FIELDS:
-            raise MalformedError("fingerprint.fields", "a fingerprint has 1 to 256 fields")
+            raise MalformedError("fingerprint.fields", f"a fingerprint has 1 to {MAX_FINGERPRINT_FIELDS} fields")
         for name, value in self.fields.items():
-            if not isinstance(value, str) or not name or max(map(_length, (name, value))) > MAX_FIELD_BYTES:
-                raise MalformedError("fingerprint.fields", "a field is not text or too long")
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise MalformedError("fingerprint.fields", "a field's name is letters, digits, '.', '_' and '-'")
+            if not isinstance(value, str) or not _is_text(value):
+                raise MalformedError("fingerprint.fields", f"field {name!r} is not plain text, or too long")
 
     @classmethod
     def parse(cls, kind: FingerprintKind, value: object) -> Fingerprint:
+        """Raises MalformedError `fingerprint.fields`."""
         if not isinstance(value, dict):
             raise MalformedError("fingerprint.fields", "a fingerprint is an object of text fields")
         return cls(kind, dict(value))
@@ -88,11 +98,11 @@ class Fingerprint:
         return hash(self.digest)
 
 
-def _length(text: str) -> int:
+def _is_text(value: str) -> bool:
     try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise MalformedError("fingerprint.fields", "a field is not Unicode") from error
+        return len(value.encode()) <= MAX_FIELD_BYTES and not has_control(value)
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ class Fingerprints:
         if not drift:
             return []
         canary = self.numerics.fields.get(CANARY_FIELD)
-        if accept == "canary" and canary is not None and theirs.numerics.fields.get(CANARY_FIELD) == canary:
+        if accept == "canary" and canary and theirs.numerics.fields.get(CANARY_FIELD) == canary:
             return drift
         raise _mismatch("mismatch.numerics", "computed by other arithmetic", drift)
 

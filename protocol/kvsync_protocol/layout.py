@@ -1,116 +1,45 @@
-"""Where every byte of an artifact stands: groups, block files, tensors, chunks.
+"""Where every byte of an artifact stands: groups, block files, tensors, chunks (SPEC 3.2).
 
 Everything here is computed from the signed geometry, so nothing about sizes or offsets is ever taken
 from a peer or from a file's own header:
 
     artifact   block 0          block 1        …  last block      logits
     groups     [full][sliding]  [full][sliding]   [full][sliding] [logits]     one file each
-    file       8-byte length ‖ JSON header padded to 64 ‖ layer 0 key ‖ layer 0 value ‖ layer 1 …
-    chunks     the file cut every MAX_CHUNK_BYTES; leaf i of the tree is chunk i in this order
+    chunks     each file cut every MAX_CHUNK_BYTES; leaf i of the tree is chunk i in this order
 
-A block file is a valid safetensors file whose header is determined byte for byte by the geometry:
-a reader compares bytes instead of parsing (SPEC 3.3).
+Counts and sizes are arithmetic and are checked against their limits before anything is laid out.
 """
 
 from __future__ import annotations
 
-import enum
-import json
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
+from kvsync_protocol.blockfile import BlockFile, TensorSpan, block_file, logits_file, logits_file_size
 from kvsync_protocol.errors import MalformedError
+from kvsync_protocol.group import LOGITS_GROUP, DType, Group, LayerKind
 from kvsync_protocol.limits import (
+    MAX_BLOCK_TOKENS,
     MAX_CHUNK_BYTES,
     MAX_GROUPS,
-    MAX_HEAD_DIM,
-    MAX_HEADS,
-    MAX_LAYERS,
     MAX_LEAVES,
     MAX_TOKENS,
     MAX_VOCAB,
 )
 
-HEADER_ALIGNMENT = 64
-LOGITS_GROUP = "logits"
-
-
-class DType(enum.Enum):
-    """Element types, by their safetensors names."""
-
-    F32 = "F32"
-    F16 = "F16"
-    BF16 = "BF16"
-
-    @property
-    def size(self) -> int:
-        """Bytes per element."""
-        return 4 if self is DType.F32 else 2
-
-
-class LayerKind(enum.Enum):
-    """How a group's layers look at the past. Anything else is refused by name."""
-
-    FULL = "full"
-    SLIDING = "sliding"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Layers that share one attention kind and shape.
-
-    Each layer holds per block a key `[kv_heads, tokens, key_dim]` and a value
-    `[kv_heads, tokens, value_dim]`. `window` is the number of positions a token sees, itself
-    included, and is set exactly for sliding groups.
-    """
-
-    name: str
-    kind: LayerKind
-    layers: tuple[int, ...]
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    dtype: DType
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        ordered = all(a < b for a, b in zip(self.layers, self.layers[1:], strict=False))
-        if not self.layers or not ordered or not 0 <= self.layers[0] <= self.layers[-1] < MAX_LAYERS:
-            raise MalformedError("layout.layers", f"group {self.name!r}: layers are empty, unordered or too many")
-        if not self.name.isidentifier() or self.name == LOGITS_GROUP or len(self.name) > 64:
-            raise MalformedError("layout.name", "a group's name is a short identifier other than 'logits'")
-        for number, high in (
-            (self.kv_heads, MAX_HEADS),
-            (self.key_dim, MAX_HEAD_DIM),
-            (self.value_dim, MAX_HEAD_DIM),
-        ):
-            if not 1 <= number <= high:
-                raise MalformedError("layout.shape", f"group {self.name!r}: a dimension is out of range")
-        if (self.window is not None) != (self.kind is LayerKind.SLIDING) or (self.window or 2) < 2:
-            raise MalformedError(
-                "layout.window", f"group {self.name!r}: sliding groups, and only they, have a window"
-            )
-
-    def first_needed(self, position: int) -> int:
-        """The first token a graft at `position` restores: 0, or the window's start.
-
-        A sliding layer keeps the last `window - 1` tokens between calls.
-        """
-        return 0 if self.window is None else max(0, position - (self.window - 1))
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpan:
-    """One tensor of a block file: `[heads, tokens, dim]` at byte `offset` of the file."""
-
-    name: str
-    layer: int
-    part: str  # "key" or "value"
-    shape: tuple[int, int, int]
-    offset: int
-    size: int
+__all__ = [
+    "LOGITS_GROUP",
+    "BlockFile",
+    "ChunkSpan",
+    "DType",
+    "Group",
+    "LayerKind",
+    "Layout",
+    "TensorSpan",
+    "block_file",
+    "logits_file",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,50 +53,7 @@ class ChunkSpan:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFile:
-    """The exact shape of one (group, token count) file. `header` is its first bytes."""
-
-    header: bytes
-    tensors: tuple[TensorSpan, ...]
-    size: int
-
-
-@lru_cache(maxsize=256)
-def block_file(group: Group, tokens: int) -> BlockFile:
-    """The file that holds `tokens` consecutive tokens of `group`."""
-    entries: list[tuple[str, int, str, tuple[int, int, int], int]] = []
-    for layer in group.layers:
-        for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
-            shape = (group.kv_heads, tokens, dim)
-            size = group.kv_heads * tokens * dim * group.dtype.size
-            entries.append((f"layers.{layer}.{part}", layer, part, shape, size))
-    return _file(entries, group.dtype)
-
-
-@lru_cache(maxsize=16)
-def logits_file(vocab: int, dtype: DType) -> BlockFile:
-    """The file that holds the final logits, `[1, 1, vocab]`."""
-    return _file([("logits", 0, "logits", (1, 1, vocab), vocab * dtype.size)], dtype)
-
-
-def _file(entries: list[tuple[str, int, str, tuple[int, int, int], int]], dtype: DType) -> BlockFile:
-    described: dict[str, object] = {"__metadata__": {"format": "kvsync-block/1"}}
-    offset = 0
-    for name, _, _, shape, size in entries:
-        described[name] = {"dtype": dtype.value, "shape": list(shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(described, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % HEADER_ALIGNMENT)
-    header = struct.pack("<Q", len(text)) + text
-    tensors, at = [], len(header)
-    for name, layer, part, shape, size in entries:
-        tensors.append(TensorSpan(name, layer, part, shape, at, size))
-        at += size
-    return BlockFile(header, tuple(tensors), at)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """The geometry of an artifact of `tokens` tokens.
 
@@ -182,12 +68,12 @@ class Layout:
     logits_dtype: DType
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tokens <= MAX_TOKENS or self.block_tokens < 1:
+        if not 1 <= self.tokens <= MAX_TOKENS or not 1 <= self.block_tokens <= MAX_BLOCK_TOKENS:
             raise MalformedError("layout.tokens", "an artifact has at least one token and not too many")
         names = [group.name for group in self.groups]
-        layers = sorted(layer for group in self.groups for layer in group.layers)
         if not 1 <= len(names) <= MAX_GROUPS or len(set(names)) != len(names):
             raise MalformedError("layout.groups", "groups are missing, too many or share a name")
+        layers = sorted(layer for group in self.groups for layer in group.layers)
         if layers != list(range(len(layers))):
             raise MalformedError("layout.layers", "every layer belongs to exactly one group")
         if not 1 <= self.vocab <= MAX_VOCAB:
@@ -213,66 +99,113 @@ class Layout:
     def layer_count(self) -> int:
         return sum(len(group.layers) for group in self.groups)
 
+    @property
+    def full_leaves(self) -> int:
+        """Leaves of the full blocks: those a longer document shares (SPEC 4.3)."""
+        return self.full_blocks * sum(map(_pieces, self._sizes(self.block_tokens)))
+
+    @property
+    def leaf_count(self) -> int:
+        tail = sum(map(_pieces, self._sizes(self.tail_tokens))) if self.tail_tokens else 0
+        return self.full_leaves + tail + _pieces(logits_file_size(self.vocab, self.logits_dtype))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all chunks, uncompressed."""
+        tail = sum(self._sizes(self.tail_tokens)) if self.tail_tokens else 0
+        full = self.full_blocks * sum(self._sizes(self.block_tokens))
+        return full + tail + logits_file_size(self.vocab, self.logits_dtype)
+
+    def _sizes(self, tokens: int) -> Iterator[int]:
+        return (group.file_size(tokens) for group in self.groups)
+
     def block_range(self, block: int) -> tuple[int, int]:
         """Tokens of a block, half-open."""
         start = block * self.block_tokens
         return start, min(start + self.block_tokens, self.tokens)
 
     def group(self, name: str) -> Group:
-        return next(group for group in self.groups if group.name == name)
+        """Raises KeyError when no group has this name."""
+        return self._by_name[name]
 
     def file(self, block: int, group: str) -> BlockFile:
-        """The file of (`block`, `group`); the logits stand after the last block."""
-        if group == LOGITS_GROUP:
-            return logits_file(self.vocab, self.logits_dtype)
-        start, stop = self.block_range(block)
-        return block_file(self.group(group), stop - start)
+        """The file of (`block`, `group`); the logits stand after the last block.
 
-    def _block_leaves(self, tokens: int) -> int:
-        return sum(_pieces(block_file(group, tokens).size) for group in self.groups)
-
-    @property
-    def full_leaves(self) -> int:
-        """Leaves of the full blocks: those a longer document shares (SPEC 4.3)."""
-        return self.full_blocks * self._block_leaves(self.block_tokens) if self.full_blocks else 0
-
-    @property
-    def leaf_count(self) -> int:
-        tail = self._block_leaves(self.tail_tokens) if self.tail_tokens else 0
-        return self.full_leaves + tail + _pieces(logits_file(self.vocab, self.logits_dtype).size)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all chunks, uncompressed."""
-        full = sum(block_file(g, self.block_tokens).size for g in self.groups) if self.full_blocks else 0
-        tail = sum(block_file(g, self.tail_tokens).size for g in self.groups) if self.tail_tokens else 0
-        return self.full_blocks * full + tail + logits_file(self.vocab, self.logits_dtype).size
+        Raises KeyError when there is no such block or group; a caller's mistake, not a peer's.
+        """
+        if group == LOGITS_GROUP and block == self.blocks:
+            return self._logits_file
+        if not 0 <= block < self.blocks:
+            raise KeyError(block)
+        return (self._full_files if block < self.full_blocks else self._tail_files)[group]
 
     def chunks(self) -> Iterator[ChunkSpan]:
         """Every chunk in leaf order: block-major, then group, then offset; the logits last."""
-        index = 0
-        for block in range(self.blocks + 1):
-            names = [g.name for g in self.groups] if block < self.blocks else [LOGITS_GROUP]
-            for name in names:
-                size = self.file(block, name).size
-                for offset in range(0, size, MAX_CHUNK_BYTES):
-                    yield ChunkSpan(index, block, name, offset, min(MAX_CHUNK_BYTES, size - offset))
-                    index += 1
+        yield from self._block_chunks(range(self.blocks))
+        yield from self._logits_chunks()
 
     def chunks_for_graft(self, position: int, *, logits: bool) -> Iterator[ChunkSpan]:
         """The chunks a graft at `position` needs: for sliding groups only blocks inside the window.
 
-        `position` is a multiple of `block_tokens`, or the artifact's own length.
+        Raises:
+            ValueError: `position` is neither a multiple of `block_tokens` nor the artifact's end.
         """
-        for span in self.chunks():
-            if span.group == LOGITS_GROUP:
-                if logits:
-                    yield span
-                continue
-            _start, stop = self.block_range(span.block)
-            if stop <= position and stop > self.group(span.group).first_needed(position):
+        if not 0 <= position <= self.tokens or (position % self.block_tokens and position != self.tokens):
+            raise ValueError(f"no cut at {position}")
+        needed = {group.name: group.first_needed(position) for group in self.groups}
+        first = min(needed.values()) // self.block_tokens
+        for span in self._block_chunks(range(first, -(-position // self.block_tokens))):
+            if needed[span.group] < self.block_range(span.block)[1]:
                 yield span
+        if logits:
+            yield from self._logits_chunks()
+
+    def _block_chunks(self, blocks: Iterable[int]) -> Iterator[ChunkSpan]:
+        per_block = len(self._full_cuts)
+        for block in blocks:
+            cuts = self._full_cuts if block < self.full_blocks else self._tail_cuts
+            for index, (name, offset, size) in enumerate(cuts, block * per_block):
+                yield ChunkSpan(index, block, name, offset, size)
+
+    def _logits_chunks(self) -> Iterator[ChunkSpan]:
+        size = logits_file_size(self.vocab, self.logits_dtype)
+        first = self.leaf_count - _pieces(size)
+        for index, (name, offset, part) in enumerate(_cuts(LOGITS_GROUP, size), first):
+            yield ChunkSpan(index, self.blocks, name, offset, part)
+
+    # Worked out once per layout, at first use, and gone with it.
+
+    @cached_property
+    def _by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
+
+    @cached_property
+    def _full_cuts(self) -> list[tuple[str, int, int]]:
+        if not self.full_blocks:
+            return []  # the limits were checked for blocks that exist
+        return [cut for group in self.groups for cut in _cuts(group.name, group.file_size(self.block_tokens))]
+
+    @cached_property
+    def _tail_cuts(self) -> list[tuple[str, int, int]]:
+        return [cut for group in self.groups for cut in _cuts(group.name, group.file_size(self.tail_tokens))]
+
+    @cached_property
+    def _full_files(self) -> dict[str, BlockFile]:
+        return {group.name: block_file(group, self.block_tokens) for group in self.groups}
+
+    @cached_property
+    def _tail_files(self) -> dict[str, BlockFile]:
+        return {group.name: block_file(group, self.tail_tokens) for group in self.groups}
+
+    @cached_property
+    def _logits_file(self) -> BlockFile:
+        return logits_file(self.vocab, self.logits_dtype)
 
 
 def _pieces(size: int) -> int:
     return -(-size // MAX_CHUNK_BYTES)
+
+
+def _cuts(name: str, size: int) -> Iterator[tuple[str, int, int]]:
+    for offset in range(0, size, MAX_CHUNK_BYTES):
+        yield name, offset, min(MAX_CHUNK_BYTES, size - offset)

@@ -66,8 +66,7 @@ class LeafTable:
 
     def check_sizes(self, layout: Layout) -> None:
         """Raises IntegrityError `leaves.layout` unless every size is the one the layout computes."""
-        spans = list(layout.chunks())
-        if len(spans) != len(self.leaves) or any(
-            span.size != leaf.size for span, leaf in zip(spans, self.leaves, strict=True)
+        if layout.leaf_count != len(self.leaves) or any(
+            span.size != leaf.size for span, leaf in zip(layout.chunks(), self.leaves, strict=True)
         ):
             raise IntegrityError("leaves.layout", "chunk sizes do not follow from the signed geometry")

@@ -1,28 +1,27 @@
 """The manifest: the signed description that names an artifact (SPEC 5.1).
 
 An in-toto Statement whose payload is a pure function of what it describes: no time, no name, no
-signer. Two hosts that compute the same bytes therefore produce the same payload, the same
-ArtifactId, and signatures that fit into one envelope.
+signer, and one spelling only. Two hosts that compute the same bytes therefore produce the same
+payload, the same ArtifactId, and signatures that fit into one envelope.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from kvsync_protocol import strictjson
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import IntegrityError, MalformedError, MismatchError, TrustError, VersionError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.layout import DType, Group, LayerKind, Layout
+from kvsync_protocol.layout import DType, Group, Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import (
+    LEAF_ENTRY_BYTES,
     MAX_BLOCK_TOKENS,
     MAX_BOUNDARIES,
     MAX_GROUPS,
-    MAX_HEAD_DIM,
-    MAX_HEADS,
-    MAX_LAYERS,
     MAX_LEAVES,
     MAX_MANIFEST_BYTES,
     MAX_TOKENS,
@@ -31,6 +30,7 @@ from kvsync_protocol.limits import (
 from kvsync_protocol.prefix import decode_tokens
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import SigningKey
+from kvsync_protocol.strictjson import Fields
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -57,10 +57,18 @@ class Tree:
     size: int
     total_bytes: int
 
+    @classmethod
+    def of(cls, table: LeafTable) -> Tree:
+        return cls(table.root, len(table.leaves), table.total_bytes)
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """`Manifest.parse(verified) == m` for a verified payload of `m.encode()`."""
+    """`Manifest.parse(verified) == m` for a verified payload of `m.encode()`, and the reverse.
+
+    Raises:
+        MalformedError: `manifest.schedule` or `manifest.tree` when the parts contradict each other.
+    """
 
     tokens: TokenRecord
     schedule: Schedule
@@ -68,12 +76,25 @@ class Manifest:
     leaf_table: Digest
     tree: Tree
     fingerprints: Fingerprints
-    payload: bytes = field(default=b"", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        count, blocks = self.layout.tokens, self.layout.block_tokens
+        if (count, blocks) != (self.tokens.count, self.schedule.block_tokens):
+            raise MalformedError("manifest.schedule", "tokens, schedule and layout are of different sizes")
+        ends = self.schedule.boundaries[-1:]
+        if self.schedule.with_boundary(count) != self.schedule or any(place > count for place in ends):
+            raise MalformedError("manifest.schedule", "the artifact's end is its last boundary")
+        if (self.tree.size, self.tree.total_bytes) != (self.layout.leaf_count, self.layout.total_bytes):
+            raise MalformedError("manifest.tree", "tree size and bytes do not follow from the geometry")
 
     def encode(self) -> bytes:
-        """The payload bytes; those that were verified, for a manifest that was parsed."""
-        if self.payload:
-            return self.payload
+        """The payload bytes. Raises MalformedError `manifest.size` when no reader would accept them."""
+        if len(self._payload) > MAX_MANIFEST_BYTES:
+            raise MalformedError("manifest.size", f"the manifest would exceed {MAX_MANIFEST_BYTES} bytes")
+        return self._payload
+
+    @cached_property
+    def _payload(self) -> bytes:
         return strictjson.dumps(
             {
                 "_type": STATEMENT_TYPE,
@@ -93,7 +114,7 @@ class Manifest:
                         "block_tokens": self.schedule.block_tokens,
                         "boundaries": list(self.schedule.boundaries),
                     },
-                    "groups": [_group_json(group) for group in self.layout.groups],
+                    "groups": [group.as_json() for group in self.layout.groups],
                     "logits": {"vocab": self.layout.vocab, "dtype": self.layout.logits_dtype.value},
                     "tree": {
                         "algorithm": TREE_ALGORITHM,
@@ -119,89 +140,48 @@ class Manifest:
         """Read a verified payload.
 
         Raises:
-            MalformedError: `json.*`, `manifest.*`, `layout.*`, `schedule.*`, `fingerprint.*`.
-            VersionError: `version.statement`, `version.predicate`, `version.format`, `version.tree`.
+            MalformedError: `json.*`, `digest.syntax`, `manifest.*`, `layout.*`, `schedule.*`, `fingerprint.*`.
+            VersionError: `version.*`.
             TrustError: `trust.payload_type`.
         """
         if verified.payload_type != PAYLOAD_TYPE:
             raise TrustError("trust.payload_type", "not a manifest")
-        top = strictjson.Fields(
-            strictjson.loads(verified.payload, limit=MAX_MANIFEST_BYTES, what="the manifest"), "manifest"
-        )
+        top = Fields(strictjson.loads(verified.payload, limit=MAX_MANIFEST_BYTES, what="the manifest"), "manifest")
         if top.take("_type") != STATEMENT_TYPE:
             raise VersionError("version.statement", "not an in-toto Statement v1")
         if top.take("predicateType") != PREDICATE_TYPE:
             raise VersionError("version.predicate", "not a kvsync artifact")
-        subjects = _subjects(top.array("subject", limit=2))
-        body = strictjson.Fields(top.mapping("predicate"), "manifest")
-        top.done()
-        if body.take("format") != FORMAT:
+        body = Fields(top.mapping("predicate"), "manifest")
+        if body.integer("format", 1, strictjson.MAX_SAFE_INTEGER) != FORMAT:
             raise VersionError(
                 "version.format", "written by another version of kvsync", hint="upgrade the older of the two hosts"
             )
-        manifest = cls._body(body, subjects, verified.payload)
+        subjects = _subjects(top.array("subject", limit=MAX_LEAVES))
+        top.done()
+        manifest = _body(body, subjects)
         body.done()
+        if manifest.encode() != verified.payload:
+            raise MalformedError("manifest.canonical", "the payload is not in its one canonical spelling")
         return manifest
-
-    @classmethod
-    def _body(cls, body: strictjson.Fields, subjects: dict[str, Digest], payload: bytes) -> Manifest:
-        token = strictjson.Fields(body.mapping("tokens"), "manifest")
-        tokens = TokenRecord(
-            digest=subjects["tokens"],
-            count=token.integer("count", 1, MAX_TOKENS),
-            text=token.optional("text", token.digest),
-            template=token.optional("template", token.digest),
-        )
-        token.done()
-        plan = strictjson.Fields(body.mapping("schedule"), "manifest")
-        block_tokens = plan.integer("block_tokens", 1, MAX_BLOCK_TOKENS)
-        boundaries = plan.array("boundaries", limit=MAX_BOUNDARIES)
-        plan.done()
-        if not all(type(place) is int for place in boundaries):
-            raise MalformedError("manifest.type", "boundaries are whole numbers")
-        schedule = Schedule(block_tokens, tuple(place for place in boundaries if isinstance(place, int)))
-        if schedule.with_boundary(tokens.count) != schedule or any(b > tokens.count for b in schedule.boundaries):
-            raise MalformedError("manifest.schedule", "the artifact's end is its last boundary")
-        groups = tuple(_group(entry) for entry in body.array("groups", limit=MAX_GROUPS))
-        final = strictjson.Fields(body.mapping("logits"), "manifest")
-        layout = Layout(tokens.count, block_tokens, groups, final.integer("vocab", 1, MAX_VOCAB), _dtype(final))
-        final.done()
-        shape = strictjson.Fields(body.mapping("tree"), "manifest")
-        if shape.take("algorithm") != TREE_ALGORITHM:
-            raise VersionError("version.tree", "unknown tree algorithm")
-        tree = Tree(
-            shape.digest("root"),
-            shape.integer("size", 1, MAX_LEAVES),
-            shape.integer("bytes", 1, strictjson.MAX_SAFE_INTEGER),
-        )
-        shape.done()
-        if tree.size != layout.leaf_count or tree.total_bytes != layout.total_bytes:
-            raise MalformedError("manifest.tree", "tree size and bytes do not follow from the geometry")
-        fingerprints = Fingerprints(
-            Fingerprint.parse(FingerprintKind.COMPATIBILITY, body.mapping("compatibility")),
-            Fingerprint.parse(FingerprintKind.NUMERICS, body.mapping("numerics")),
-        )
-        return cls(tokens, schedule, layout, subjects["leaves"], tree, fingerprints, payload)
 
     def check_leaves(self, data: bytes) -> LeafTable:
         """Parse a leaf table that is exactly the one signed here.
 
         Raises:
-            IntegrityError: `integrity.leaf_table`, `integrity.root`, `leaves.layout`.
+            IntegrityError: `integrity.leaf_table` for other bytes than the signed ones;
+                `integrity.root` or `leaves.layout` when the signer's own table contradicts the manifest.
         """
-        if sha256(data) != self.leaf_table:
+        if len(data) != LEAF_ENTRY_BYTES * self.tree.size or sha256(data) != self.leaf_table:
             raise IntegrityError("integrity.leaf_table", "the leaf table is not the signed one")
         table = LeafTable.parse(data)
-        if len(table.leaves) != self.tree.size or table.total_bytes != self.tree.total_bytes:
-            raise IntegrityError("integrity.root", "the leaf table has another size than the signed tree")
+        table.check_sizes(self.layout)
         if table.root != self.tree.root:
             raise IntegrityError("integrity.root", "the leaf table does not have the signed root")
-        table.check_sizes(self.layout)
         return table
 
     def check_tokens(self, data: bytes) -> tuple[int, ...]:
         """Decode token ids that are exactly those signed here. Raises IntegrityError `integrity.tokens`."""
-        if sha256(data) != self.tokens.digest or len(data) != 4 * self.tokens.count:
+        if len(data) != 4 * self.tokens.count or sha256(data) != self.tokens.digest:
             raise IntegrityError("integrity.tokens", "the token ids are not the signed ones")
         return decode_tokens(data)
 
@@ -211,6 +191,43 @@ class Manifest:
             raise MismatchError("mismatch.template", "made with another chat template")
 
 
+def _body(body: Fields, subjects: dict[str, Digest]) -> Manifest:
+    token = Fields(body.mapping("tokens"), "manifest")
+    tokens = TokenRecord(
+        digest=subjects["tokens"],
+        count=token.integer("count", 1, MAX_TOKENS),
+        text=token.optional("text", token.digest),
+        template=token.optional("template", token.digest),
+    )
+    token.done()
+    plan = Fields(body.mapping("schedule"), "manifest")
+    schedule = Schedule(
+        plan.integer("block_tokens", 1, MAX_BLOCK_TOKENS),
+        plan.integers("boundaries", 1, MAX_TOKENS, limit=MAX_BOUNDARIES),
+    )
+    plan.done()
+    groups = tuple(Group.parse(entry) for entry in body.array("groups", limit=MAX_GROUPS))
+    final = Fields(body.mapping("logits"), "manifest")
+    layout = Layout(
+        tokens.count, schedule.block_tokens, groups, final.integer("vocab", 1, MAX_VOCAB), DType.parse(final)
+    )
+    final.done()
+    shape = Fields(body.mapping("tree"), "manifest")
+    if shape.take("algorithm") != TREE_ALGORITHM:
+        raise VersionError("version.tree", "unknown tree algorithm")
+    tree = Tree(
+        shape.digest("root"),
+        shape.integer("size", 1, MAX_LEAVES),
+        shape.integer("bytes", 1, strictjson.MAX_SAFE_INTEGER),
+    )
+    shape.done()
+    fingerprints = Fingerprints(
+        Fingerprint.parse(FingerprintKind.COMPATIBILITY, body.take("compatibility")),
+        Fingerprint.parse(FingerprintKind.NUMERICS, body.take("numerics")),
+    )
+    return Manifest(tokens, schedule, layout, subjects["leaves"], tree, fingerprints)
+
+
 def _text(digest: Digest | None) -> str | None:
     return None if digest is None else str(digest)
 
@@ -218,55 +235,14 @@ def _text(digest: Digest | None) -> str | None:
 def _subjects(entries: list[object]) -> dict[str, Digest]:
     """Both subjects and no other: matching some of them would miss a swapped or dropped one."""
     found: dict[str, Digest] = {}
-    for entry in entries:
-        member = strictjson.Fields(entry, "manifest")
-        name = member.string("name", limit=64)
-        hashes = strictjson.Fields(member.mapping("digest"), "manifest")
-        found[name] = hashes.digest("sha256")
-        hashes.done()
-        member.done()
-    if sorted(found) != ["leaves", "tokens"] or len(entries) != 2:
+    if len(entries) == 2:
+        for entry in entries:
+            member = Fields(entry, "manifest")
+            name = member.string("name", limit=64)
+            hashes = Fields(member.mapping("digest"), "manifest")
+            found[name] = hashes.digest("sha256")
+            hashes.done()
+            member.done()
+    if sorted(found) != ["leaves", "tokens"]:
         raise MalformedError("manifest.subjects", "the subjects are exactly leaves and tokens")
     return found
-
-
-def _group_json(group: Group) -> dict[str, object]:
-    return {
-        "name": group.name,
-        "kind": group.kind.value,
-        "layers": list(group.layers),
-        "kv_heads": group.kv_heads,
-        "key_dim": group.key_dim,
-        "value_dim": group.value_dim,
-        "dtype": group.dtype.value,
-        "window": group.window,
-    }
-
-
-def _group(entry: object) -> Group:
-    fields = strictjson.Fields(entry, "manifest")
-    kind = fields.string("kind", limit=64)
-    if kind not in {k.value for k in LayerKind}:
-        raise VersionError("version.layer_kind", f"layers of kind {kind!r} are not understood here", kind=kind)
-    layers = fields.array("layers", limit=MAX_LAYERS)
-    if not all(type(layer) is int for layer in layers):
-        raise MalformedError("manifest.type", "layers are whole numbers")
-    group = Group(
-        name=fields.string("name", limit=64),
-        kind=LayerKind(kind),
-        layers=tuple(layer for layer in layers if isinstance(layer, int)),
-        kv_heads=fields.integer("kv_heads", 1, MAX_HEADS),
-        key_dim=fields.integer("key_dim", 1, MAX_HEAD_DIM),
-        value_dim=fields.integer("value_dim", 1, MAX_HEAD_DIM),
-        dtype=_dtype(fields),
-        window=fields.optional("window", lambda name: fields.integer(name, 2, MAX_TOKENS)),
-    )
-    fields.done()
-    return group
-
-
-def _dtype(fields: strictjson.Fields) -> DType:
-    name = fields.string("dtype", limit=16)
-    if name not in {d.value for d in DType}:
-        raise VersionError("version.dtype", f"dtype {name!r} is not understood here", dtype=name)
-    return DType(name)

@@ -1,4 +1,4 @@
-"""Prefix keys: names for the computation of a block, chained from its context (SPEC 6)."""
+"""Token ids as bytes, and prefix keys: names for a block's computation, chained from its context (SPEC 6.2)."""
 
 from __future__ import annotations
 

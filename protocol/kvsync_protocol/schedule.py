@@ -1,8 +1,8 @@
-"""The canonical schedule: where prefill is cut into forward calls (SPEC 3).
+"""The canonical schedule: where prefill is cut into forward calls (SPEC 3.1).
 
-        0        256       512   600       768
-        |---------|---------|-----|---------|      block_tokens = 256, boundaries = (600, …)
-        `segment 0`segment 1`seg 2`segment 3
+        0         256       512   600   768
+        |---------|---------|-----|-----|---      block_tokens = 256, boundaries = (600, …)
+         segment 0 segment 1 seg 2 seg 3
 
 Cuts are every absolute multiple of `block_tokens` and the boundaries. A fresh run and a grafted run
 that share the cuts make the same calls on the same inputs from the graft's position on.
@@ -10,7 +10,7 @@ that share the cuts make the same calls on the same inputs from the graft's posi
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,4 +66,6 @@ class Schedule:
     def cuts_inside(self, block: int) -> tuple[int, ...]:
         """Boundaries strictly inside a block, as offsets from the block's start."""
         begin = block * self.block_tokens
-        return tuple(b - begin for b in self.boundaries if begin < b < begin + self.block_tokens)
+        first = bisect_right(self.boundaries, begin)
+        last = bisect_left(self.boundaries, begin + self.block_tokens)
+        return tuple(place - begin for place in self.boundaries[first:last])
