@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import json
 import os
-import tempfile
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,14 @@ from typing import Final
 
 import platformdirs
 
-from kvsync.errors import StoreError, UsageError
+from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.files import make_private_dir, read_limited, write_atomic
 from kvsync_protocol.limits import GiB, KiB, MiB
 
 HOME_VARIABLE: Final = "KVSYNC_HOME"
 MAX_CONFIG_BYTES: Final = 256 * KiB
-MAX_SOCKET_PATH_BYTES: Final = 100
-"""A unix socket's path has at most 107 bytes; some are left for temporary names."""
+_HOST = re.compile(r"[0-9A-Za-z.:_%-]{1,255}", re.ASCII)
+"""A host name or an IP address, as far as its characters go; the resolver judges the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +76,29 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """The daemon's local API; below the temporary directory when the home's own path is too long."""
-        path = self.daemon_dir / "api.sock"
-        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
-            return path
-        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"kvsync-{os.geteuid()}" / name / "api.sock"
+        """The daemon's local API. `kvsync.daemon.endpoint` copes with paths too long for a socket's name."""
+        return self.daemon_dir / "api.sock"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held while keys or lists are changed, so that two commands at once lose nothing."""
+        return self.root / "home.lock"
 
     def create(self) -> None:
         """Make the private directories. Raises StoreError `home.*`."""
-        for path in (self.root, self.keys_dir, self.store_dir, self.daemon_dir, self.socket.parent):
+        for path in (self.root, self.keys_dir, self.store_dir, self.daemon_dir):
             make_private_dir(path)
 
     def require(self) -> None:
         """Raises StoreError `home.missing` or `home.unreadable` unless `kvsync init` was run here."""
         try:
-            present = (self.keys_dir / "signer.key").exists()
+            (self.keys_dir / "signer.key").stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StoreError("home.missing", f"{self.root} is not a kvsync home", hint="kvsync init") from error
         except OSError as error:
-            raise StoreError("home.unreadable", f"{self.root} cannot be read: {error.strerror}") from error
-        if not present:
-            raise StoreError("home.missing", f"{self.root} is not a kvsync home", hint="kvsync init")
+            raise StoreError(
+                "home.unreadable", f"{self.root} cannot be read: {error.strerror}", hint="check owner and mode"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,10 @@ class Settings:
             raise UsageError(
                 "config.value", f"encoding = {self.encoding!r} is unknown", hint='use "identity" or "zstd"'
             )
+        if not _HOST.fullmatch(self.listen_host):
+            raise UsageError(
+                "config.value", f"listen_host = {self.listen_host!r} is not a host", hint="use a name or an address"
+            )
         for name, low, high in (
             ("listen_port", 0, 65535),
             ("quota_bytes", 0, 2**60),
@@ -153,10 +160,12 @@ class Settings:
 
         Raises:
             UsageError: `config.syntax`, `config.unknown`, `config.type`, `config.value`.
+            StoreError: `file.unreadable`, `file.too_large`.
         """
-        if not home.config_file.exists():
+        try:
+            data = read_limited(home.config_file, MAX_CONFIG_BYTES, what="the configuration")
+        except NotFoundError:
             return cls()
-        data = read_limited(home.config_file, MAX_CONFIG_BYTES, what="the configuration")
         try:
             found = tomllib.loads(data.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -176,7 +185,5 @@ class Settings:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                lines.append(
-                    f"{field.name} = {f'{value!r}'.replace(chr(39), chr(34)) if isinstance(value, str) else value}"
-                )
+                lines.append(f"{field.name} = {json.dumps(value, ensure_ascii=False)}")  # numbers, plain strings
         write_atomic(home.config_file, "".join(line + "\n" for line in lines).encode())

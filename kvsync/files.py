@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvsync.errors import NotFoundError, StoreError
@@ -53,13 +57,31 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 def write_error(error: OSError, path: Path) -> StoreError:
     """The error of a failed write as kvsync names it."""
-    import errno
-
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
             "store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk", path=str(path)
         )
     return StoreError("store.unwritable", f"{path} cannot be written: {error.strerror}", path=str(path))
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the OS lock of `path`, an empty file, so that read-change-write of its neighbours is one step.
+
+    Waits for another holder. The kernel drops the lock of a process that dies, so none is ever stale.
+
+    Raises:
+        StoreError: `store.full` or `store.unwritable`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise write_error(error, path) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync_dir(path: Path) -> None:
