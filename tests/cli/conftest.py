@@ -1,0 +1,80 @@
+"""A `kvsync` that runs in this process, and homes to run it in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvsync.cli import main
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command line gave."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object on stdout; fails when there is more or less than one."""
+        return json.loads(self.out)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def kvsync(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run one command line in this process; paths and other values are turned into words."""
+
+    def run(*words: object) -> Answer:
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Answer(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, kvsync: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh home that commands find by themselves."""
+    root = tmp_path / "home"
+    monkeypatch.setenv("KVSYNC_HOME", str(root))
+    assert kvsync("init").status == 0
+    return root
+
+
+def _tree_hash(root: Path) -> str:
+    """Names, kinds, modes and contents of everything below `root`."""
+    state = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        found = path.lstat()
+        content = b""
+        if stat.S_ISREG(found.st_mode):
+            content = path.read_bytes()
+        elif stat.S_ISLNK(found.st_mode):
+            content = os.fsencode(path.readlink())
+        state.update(f"{path.relative_to(root)} {found.st_mode:o} {len(content)} ".encode("utf-8", "surrogateescape"))
+        state.update(content)
+    return state.hexdigest()
+
+
+@pytest.fixture
+def tree_hash() -> Callable[[Path], str]:
+    """A digest of a whole directory, to show that nothing in it changed."""
+    return _tree_hash
