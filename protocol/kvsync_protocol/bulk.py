@@ -5,7 +5,8 @@
 
 All integers big-endian. `length` counts bytes on the wire after the frame: of a PUT's body, or of
 an OK reply to a GET. The size of the chunk itself is never in a frame: both sides take it from the
-signed layout. Requests may be pipelined; replies come in order.
+signed layout. A GET's encoding is the one the getter can read besides identity; the reply names the one
+used. Requests may be pipelined; replies come in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DSSE envelopes: sign bytes, verify, and hand on exactly the bytes that were verified (SPEC 5).
+"""DSSE envelopes: sign bytes, verify, and hand on exactly the bytes that were verified (SPEC 5.2).
 
 `Envelope.parse` reads untrusted JSON and trusts nothing. `Envelope.verify` returns a
 `VerifiedPayload`, the only thing from which a manifest or a ref can be parsed.
@@ -18,6 +18,7 @@ from kvsync_protocol.limits import (
     MAX_KEYID_BYTES,
     MAX_MANIFEST_BYTES,
     MAX_PAYLOAD_TYPE_BYTES,
+    MAX_SIGNATURE_BYTES,
     MAX_SIGNATURES,
 )
 from kvsync_protocol.signing import PublicKey, SigningKey
@@ -58,6 +59,9 @@ class Envelope:
     def parse(cls, data: bytes) -> Envelope:
         """Read an envelope. Unknown members are ignored, as DSSE demands.
 
+        A signature may have any length up to a limit: those of algorithms this build does not know
+        stand beside ours and count for nothing.
+
         Raises:
             MalformedError: `json.*`, `envelope.missing`, `envelope.type`, `envelope.range`,
                 `envelope.base64`, `envelope.signatures`.
@@ -68,18 +72,10 @@ class Envelope:
         payload = _base64(fields.string("payload", limit=MAX_ENVELOPE_BYTES))
         if len(payload) > MAX_MANIFEST_BYTES:
             raise MalformedError("envelope.range", f"payload is larger than {MAX_MANIFEST_BYTES} bytes")
-        entries = fields.array("signatures", limit=MAX_SIGNATURES)
-        if not entries:
-            raise MalformedError("envelope.signatures", "an envelope without signatures")
-        signatures = []
-        for entry in entries:
-            member = strictjson.Fields(entry, "envelope")
-            key_id = member.optional("keyid", lambda name: member.string(name, limit=MAX_KEYID_BYTES))  # noqa: B023
-            signature = _base64(member.string("sig", limit=256))
-            if len(signature) != 64:
-                raise MalformedError("envelope.signatures", "an Ed25519 signature has 64 bytes")
-            signatures.append(Signature(key_id or "", signature))
-        return cls(payload_type, payload, tuple(signatures))
+        entries = fields.array("signatures", limit=MAX_ENVELOPE_BYTES)
+        if not 1 <= len(entries) <= MAX_SIGNATURES:
+            raise MalformedError("envelope.signatures", f"an envelope has 1 to {MAX_SIGNATURES} signatures")
+        return cls(payload_type, payload, tuple(map(_signature, entries)))
 
     @classmethod
     def seal(cls, payload_type: str, payload: bytes, *keys: SigningKey) -> Envelope:
@@ -123,18 +119,39 @@ class Envelope:
             )
         return VerifiedPayload(self.payload_type, self.payload, found)
 
-    def merged(self, other: Envelope) -> Envelope:
-        """This envelope with the other's further signatures over the same payload, up to the cap."""
+    def merged(self, other: Envelope, keys: Collection[PublicKey] = ()) -> Envelope:
+        """This envelope with the other's further signatures over the same payload, up to the cap.
+
+        Valid signatures by `keys` come first, so that no heap of meaningless ones crowds them out.
+
+        Raises:
+            ValueError: the payloads differ; a caller's mistake.
+        """
         if (other.payload_type, other.payload) != (self.payload_type, self.payload):
             raise ValueError("envelopes of different payloads")
-        known = {s.signature for s in self.signatures}
-        extra = [s for s in other.signatures if s.signature not in known]
-        return Envelope(self.payload_type, self.payload, (*self.signatures, *extra)[:MAX_SIGNATURES])
+        message = pae(self.payload_type, self.payload)
+        found = {s.signature: s for s in (*other.signatures, *self.signatures)}
+        ours = [s.signature for s in (*self.signatures, *other.signatures)]
+        order = sorted(dict.fromkeys(ours), key=lambda raw: not any(key.verify(message, raw) for key in keys))
+        return Envelope(self.payload_type, self.payload, tuple(found[raw] for raw in order[:MAX_SIGNATURES]))
+
+
+def _signature(entry: object) -> Signature:
+    fields = strictjson.Fields(entry, "envelope")
+    key_id = fields.optional("keyid", lambda name: fields.string(name, limit=MAX_KEYID_BYTES))
+    signature = _base64(fields.string("sig", limit=2 * MAX_SIGNATURE_BYTES))
+    if not 1 <= len(signature) <= MAX_SIGNATURE_BYTES:
+        raise MalformedError("envelope.range", f"a signature has 1 to {MAX_SIGNATURE_BYTES} bytes")
+    return Signature(key_id or "", signature)
 
 
 def _base64(text: str) -> bytes:
-    """Standard or url-safe base64, both of which a DSSE verifier must accept."""
+    """Standard or url-safe base64, both of which a DSSE verifier must accept, padded and not mixed."""
+    altchars = b"-_" if "-" in text or "_" in text else b"+/"
     try:
-        return base64.b64decode(text.translate(str.maketrans("-_", "+/")), validate=True)
+        raw = base64.b64decode(text, altchars, validate=True)
     except (binascii.Error, ValueError) as error:
         raise MalformedError("envelope.base64", "payload or signature is not base64") from error
+    if base64.b64encode(raw, altchars).decode() != text:
+        raise MalformedError("envelope.base64", "payload or signature is base64 in another than its one spelling")
+    return raw

@@ -1,4 +1,4 @@
-"""The RFC 9162 Merkle tree over chunk descriptors: roots, inclusion and consistency proofs.
+"""The RFC 9162 Merkle tree over chunk descriptors: roots, inclusion and consistency proofs (SPEC 4.1).
 
 Knows hashes, not chunks or files. A root alone binds neither the number of leaves nor an index: a
 proof that verifies for (tree_size 2, index 1) also verifies for (3, 2). Callers take both numbers
@@ -24,7 +24,7 @@ def leaf_hash(data: bytes) -> Digest:
 
 
 def chunk_leaf(digest: Digest, size: int) -> Digest:
-    """The leaf of a chunk: SHA-256(00 ‖ digest ‖ size as u64 BE). SPEC 4."""
+    """The leaf of a chunk: SHA-256(00 ‖ digest ‖ size as u64 BE). SPEC 4.1."""
     return leaf_hash(digest.raw + struct.pack(">Q", size))
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvsync_protocol import strictjson
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, VersionError
-from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LEAVES, MAX_LIST_ENTRIES
+from kvsync_protocol.limits import (
+    MAX_CODE_CHARS,
+    MAX_JSON_BYTES,
+    MAX_LIST_ENTRIES,
+    MAX_MESSAGE_BYTES,
+    MAX_RANGES,
+    MAX_ROLES,
+    MAX_SIGNATURES,
+)
 from kvsync_protocol.signing import PublicKey
 
 PROTOCOL_VERSION = 1
+_CODE = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+", re.ASCII)
 
 
 def _read(data: bytes, what: str) -> strictjson.Fields:
@@ -40,21 +50,30 @@ class Hello:
 
     @classmethod
     def parse(cls, data: bytes) -> Hello:
-        """Raises MalformedError `message.*`, VersionError `version.protocol`."""
+        """Unknown members are ignored, so that a hello can grow within one protocol version.
+
+        Raises:
+            VersionError: `version.protocol`, before anything else is read.
+            MalformedError: `json.*`, `message.*`, `key.*`.
+        """
         fields = _read(data, "the hello")
-        protocol = fields.integer("protocol", 1, 2**31)
+        protocol = fields.integer("protocol", 1, strictjson.MAX_SAFE_INTEGER)
         if protocol != PROTOCOL_VERSION:
             raise VersionError(
                 "version.protocol", f"the peer speaks protocol {protocol}, this host {PROTOCOL_VERSION}"
             )
-        signers = tuple(PublicKey.parse(key) for key in fields.array("signers", limit=16))
-        roles = tuple(str(role) for role in fields.array("roles", limit=16))
+        signers = tuple(PublicKey.parse(key) for key in fields.array("signers", limit=MAX_SIGNATURES))
+        roles = fields.strings("roles", limit=MAX_ROLES, each=64)
         return cls(fields.string("software", limit=200), signers, roles)
 
 
 @dataclass(frozen=True, slots=True)
 class RefList:
-    """Signed refs, each in its own envelope; `more` tells that another page follows `after` the last."""
+    """Signed refs in order of their names, each in its own envelope.
+
+    A page holds as many as fit its limits; `more` tells that another follows, to be asked for with
+    `after` and the last name. `RefList.parse(r.encode()) == r`.
+    """
 
     refs: tuple[Envelope, ...]
     more: bool = False
@@ -64,33 +83,37 @@ class RefList:
 
     @classmethod
     def parse(cls, data: bytes) -> RefList:
-        """Raises MalformedError `message.*`, `envelope.*`."""
+        """Raises MalformedError `json.*`, `message.*`, `envelope.*`."""
         fields = _read(data, "the list of refs")
-        entries = fields.array("refs", limit=MAX_LIST_ENTRIES)
+        entries = fields.strings("refs", limit=MAX_LIST_ENTRIES, each=MAX_JSON_BYTES)
         more = fields.boolean("more")
         fields.done()
-        if not all(isinstance(entry, str) for entry in entries):
-            raise MalformedError("message.type", "a ref is an envelope as text")
-        return cls(tuple(Envelope.parse(str(entry).encode()) for entry in entries), more)
+        return cls(tuple(Envelope.parse(entry.encode()) for entry in entries), more)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Leaves the receiver of an offer still wants, as half-open ranges in ascending order."""
+    """Leaves the receiver of an offer still wants, as half-open ranges in ascending order.
+
+    A list may be cut short: the sender asks again until it is empty. `Missing.parse(m.encode()) == m`.
+    """
 
     ranges: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, indices: Iterable[int]) -> Missing:
+        """The ranges of ascending `indices`, up to the number a message may hold."""
         ranges: list[tuple[int, int]] = []
         for index in indices:
             if ranges and ranges[-1][1] == index:
                 ranges[-1] = (ranges[-1][0], index + 1)
-            else:
+            elif len(ranges) < MAX_RANGES:
                 ranges.append((index, index + 1))
+            else:
+                break
         return cls(tuple(ranges))
 
-    def indices(self) -> Iterable[int]:
+    def indices(self) -> Iterator[int]:
         for start, stop in self.ranges:
             yield from range(start, stop)
 
@@ -99,26 +122,27 @@ class Missing:
 
     @classmethod
     def parse(cls, data: bytes, *, leaves: int) -> Missing:
-        """`leaves` is the signed tree size. Raises MalformedError `message.*`."""
+        """`leaves` is the signed tree size. Raises MalformedError `json.*`, `message.*`."""
         fields = _read(data, "the list of missing chunks")
-        entries = fields.array("ranges", limit=MAX_LEAVES)
+        entries = fields.array("ranges", limit=MAX_RANGES)
         fields.done()
         ranges: list[tuple[int, int]] = []
         last = -1
         for entry in entries:
-            if not isinstance(entry, list) or len(entry) != 2 or not all(type(x) is int for x in entry):
-                raise MalformedError("message.type", "a range is two whole numbers")
-            start, stop = entry
-            if not last < start < stop <= leaves:
-                raise MalformedError("message.range", "ranges are out of order or outside the tree")
-            ranges.append((start, stop))
-            last = stop
+            pair = strictjson.Fields({"range": entry}, "message").integers("range", 0, leaves, limit=2)
+            if len(pair) != 2 or not last < pair[0] < pair[1]:
+                raise MalformedError("message.range", "ranges are no pairs, empty, adjacent or out of order")
+            ranges.append((pair[0], pair[1]))
+            last = pair[1]
         return cls(tuple(ranges))
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Ends an offer: all chunks are there. Carries the ref under which to publish, if any."""
+    """Ends an offer: all chunks are there. Carries the ref under which to publish, if any.
+
+    `Commit.parse(c.encode()) == c`.
+    """
 
     ref: Envelope | None = None
 
@@ -127,15 +151,19 @@ class Commit:
 
     @classmethod
     def parse(cls, data: bytes) -> Commit:
+        """Raises MalformedError `json.*`, `message.*`, `envelope.*`."""
         fields = _read(data, "the commit")
-        text = fields.optional("ref", lambda name: fields.string(name, limit=MAX_ENVELOPE_BYTES))
+        text = fields.optional("ref", lambda name: fields.string(name, limit=MAX_JSON_BYTES))
         fields.done()
         return cls(None if text is None else Envelope.parse(text.encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to an offer: the artifact as this side names it, and what it already has."""
+    """The answer to an offer or a commit: the artifact as this side names it, and whether all of it is here.
+
+    `Accepted.parse(a.encode()) == a`.
+    """
 
     artifact: ArtifactId
     complete: bool
@@ -145,6 +173,7 @@ class Accepted:
 
     @classmethod
     def parse(cls, data: bytes) -> Accepted:
+        """Raises MalformedError `json.*`, `message.*`, `digest.syntax`."""
         fields = _read(data, "the answer")
         accepted = cls(ArtifactId(fields.digest("artifact")), fields.boolean("complete"))
         fields.done()
@@ -153,7 +182,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as it crosses the wire. `code` keeps its meaning on the other side."""
+    """An error as it crosses the wire. `code` keeps its meaning on the other side; text is for people.
+
+    `ErrorReply.parse(e.encode()) == e` for a reply made by `ErrorReply.of`.
+    """
 
     code: str
     message: str
@@ -161,16 +193,25 @@ class ErrorReply:
 
     @classmethod
     def of(cls, error: CodedError) -> ErrorReply:
-        return cls(error.code, error.message, error.hint)
+        return cls(error.code, _plain(error.message), _plain(error.hint))
 
     def encode(self) -> bytes:
         return strictjson.dumps({"code": self.code, "message": self.message, "hint": self.hint})
 
     @classmethod
     def parse(cls, data: bytes) -> ErrorReply:
+        """Raises MalformedError `json.*`, `message.*`."""
         fields = _read(data, "the error")
-        reply = cls(
-            fields.string("code", limit=100), fields.string("message", limit=2000), fields.string("hint", limit=2000)
-        )
+        code = fields.string("code", limit=MAX_CODE_CHARS)
+        if not _CODE.fullmatch(code):
+            raise MalformedError("message.range", "an error code is two lower-case words joined by a dot")
+        message = fields.string("message", limit=MAX_MESSAGE_BYTES)
+        hint = fields.string("hint", limit=MAX_MESSAGE_BYTES)
         fields.done()
-        return reply
+        return cls(code, message, hint)
+
+
+def _plain(text: str) -> str:
+    """`text` as one line that the other side accepts."""
+    line = "".join(" " if strictjson.has_control(char) else char for char in text)
+    return line.encode("utf-8", "replace")[:MAX_MESSAGE_BYTES].decode("utf-8", "ignore")

@@ -9,7 +9,7 @@ from kvsync_protocol import strictjson
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, TrustError
-from kvsync_protocol.limits import MAX_MANIFEST_BYTES, MAX_NAME_CHARS
+from kvsync_protocol.limits import MAX_NAME_CHARS, MAX_REF_BYTES
 from kvsync_protocol.signing import SigningKey
 
 PAYLOAD_TYPE = "application/vnd.kvsync.ref+json"
@@ -33,14 +33,51 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """`sequence` grows with every change by one signer; a smaller one is a rollback."""
+    """`sequence` grows with every change by one signer; a smaller one is a rollback.
+
+    `expires` is a Unix time in seconds after which a reader must ask again instead of believing an old
+    answer; None never expires. `Ref.parse(verified) == r` for a verified payload of `r.encode()`.
+    """
 
     name: str
     artifact: ArtifactId
     sequence: int
+    expires: int | None = None
 
     def encode(self) -> bytes:
-        return strictjson.dumps({"name": self.name, "artifact": str(self.artifact), "sequence": self.sequence})
+        return strictjson.dumps(
+            {
+                "name": self.name,
+                "artifact": str(self.artifact),
+                "sequence": self.sequence,
+                "expires": self.expires,
+            }
+        )
+
+    def check_follows(self, known: Ref | None) -> None:
+        """Refuse an older or a second, different ref of the same sequence than the one known by its signer.
+
+        Raises:
+            TrustError: `trust.rollback`.
+        """
+        if known is None or self == known:
+            return
+        if self.name == known.name and self.sequence > known.sequence:
+            return
+        raise TrustError(
+            "trust.rollback",
+            f"{known.name!r} already stands at sequence {known.sequence}, this one has {self.sequence}",
+            hint="the peer offers an older state, or its signer published two under one number",
+        )
+
+    def check_fresh(self, now: int) -> None:
+        """Raises TrustError `trust.expired` when `now`, Unix time in seconds, is past `expires`."""
+        if self.expires is not None and now > self.expires:
+            raise TrustError(
+                "trust.expired",
+                f"the ref {self.name!r} expired and was not renewed",
+                hint="check this host's clock, then ask the signer to publish it again",
+            )
 
     def seal(self, key: SigningKey) -> Envelope:
         return Envelope.seal(PAYLOAD_TYPE, self.encode(), key)
@@ -50,13 +87,12 @@ class Ref:
         """Raises MalformedError `json.*`, `ref.*`; TrustError `trust.payload_type`."""
         if verified.payload_type != PAYLOAD_TYPE:
             raise TrustError("trust.payload_type", "not a ref")
-        fields = strictjson.Fields(
-            strictjson.loads(verified.payload, limit=MAX_MANIFEST_BYTES, what="the ref"), "ref"
-        )
+        fields = strictjson.Fields(strictjson.loads(verified.payload, limit=MAX_REF_BYTES, what="the ref"), "ref")
         ref = cls(
             check_name(fields.string("name", limit=4 * MAX_NAME_CHARS)),
             ArtifactId(fields.digest("artifact")),
             fields.integer("sequence", 1, strictjson.MAX_SAFE_INTEGER),
+            fields.optional("expires", lambda name: fields.integer(name, 1, strictjson.MAX_SAFE_INTEGER)),
         )
         fields.done()
         return ref

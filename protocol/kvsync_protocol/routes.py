@@ -1,4 +1,16 @@
-"""Paths of the peer API's control lane, HTTP/1.1 over mutual TLS (SPEC 8.1)."""
+"""Paths of the peer API's control lane, HTTP/1.1 over mutual TLS (SPEC 8.1).
+
+    GET   HELLO                         Hello
+    GET   REFS            ?after=NAME   RefList, names after NAME
+    GET   ENVELOPE                      the envelope's JSON
+    GET   LEAVES, TOKENS                the leaf table, the token ids, as bytes
+    POST  OFFERS          an envelope   Accepted
+    PUT   OFFER_LEAVES, OFFER_TOKENS    bytes in, nothing out
+    GET   OFFER_MISSING                 Missing
+    POST  OFFER_COMMIT    a Commit      Accepted
+
+A reply of status 400 or above is an ErrorReply; its code counts, the status only helps HTTP tools.
+"""
 
 from __future__ import annotations
 

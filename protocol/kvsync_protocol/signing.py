@@ -12,6 +12,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from kvsync_protocol.errors import MalformedError
 
+_WEAK = frozenset(
+    int(text, 16).to_bytes(32, "little")
+    for text in (
+        "00",
+        "01",
+        "7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffec",
+        "7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffed",
+        "7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffee",
+        "05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826",
+        "7a03ac9277fdc74ec6cc392cfa53202a0f67100d760b3cba4fd84d3d706a17c7",
+    )
+)
+"""Points of small order, as y without the sign of x: under such a key anyone can sign anything."""
 _TEXT = re.compile(r"ed25519:([A-Za-z0-9_-]{43})", re.ASCII)
 
 
@@ -20,17 +33,22 @@ class PublicKey:
     """An Ed25519 public key, 32 bytes; the identity of a signer or a peer.
 
     `PublicKey.parse(str(k)) == k`. The text form is `ed25519:` and 43 url-safe base64 characters.
+
+    Raises:
+        MalformedError: `key.length`, or `key.weak` for a point of small order.
     """
 
     raw: bytes
 
     def __post_init__(self) -> None:
-        if len(self.raw) != 32:
+        if not isinstance(self.raw, bytes) or len(self.raw) != 32:
             raise MalformedError("key.length", "an Ed25519 public key has 32 bytes")
+        if self.raw[:31] + bytes([self.raw[31] & 0x7F]) in _WEAK:
+            raise MalformedError("key.weak", "not a public key: its signatures would prove nothing")
 
     @classmethod
     def parse(cls, text: object) -> PublicKey:
-        """Raises MalformedError `key.syntax`."""
+        """Raises MalformedError `key.syntax`, `key.weak`."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         raw = base64.urlsafe_b64decode(found.group(1) + "=") if found else b""
         if found is None or _encode(raw) != found.group(1):
