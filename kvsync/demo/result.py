@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,6 @@ class OneShot:
 
     kl: float
     argmax_equal: bool
-    max_abs: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class DemoResult:
     live_cache_untouched: bool
     nodes: dict[str, str] = field(default_factory=dict)
 
-    EXPECTED_REFUSALS = {
+    EXPECTED_REFUSALS: ClassVar[dict[str, str]] = {
         "flipped byte in a stored chunk": "integrity.chunk",
         "flipped byte at the provider": "integrity.chunk",
         "manifest signed by a stranger": "trust.untrusted_signer",
         "stranger's artifact pulled": "trust.untrusted_signer",
         "same document, other weights": "mismatch.compatibility",
         "pulled for other weights": "mismatch.compatibility",
-    }  # fmt: skip
+    }
 
     @property
     def speedup(self) -> float:
@@ -103,7 +103,6 @@ class DemoResult:
                 "reference": "one-shot prefill, not the canonical schedule",
                 "kl": self.one_shot.kl,
                 "argmax_equal": self.one_shot.argmax_equal,
-                "max_abs": self.one_shot.max_abs,
             },
             "answer": self.answer,
             "checks": list(self.checks),

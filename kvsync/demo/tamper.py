@@ -9,7 +9,7 @@ from typing import Any
 
 from kvsync.config import Home
 from kvsync.demo.continuation import prompt
-from kvsync.engines import reinitialised
+from kvsync.engines import as_engine
 from kvsync.engines.engine import Engine
 from kvsync.graft import graft
 from kvsync.keys import NodeKeys, TrustList
@@ -28,7 +28,7 @@ def refuse_all(engine: Engine, params: dict[str, Any]) -> dict[str, object]:
     home: Home = params["home"]
     trusted = TrustList(home, NodeKeys.load(home).signer.public).keys()
     artifact = ArtifactId(Digest.parse(params["artifact"]))
-    other = reinitialised(engine, seed=1)
+    other = _other_weights(engine)
     live = engine.new_context()
     engine.prefill(live, document[:LIVE_TOKENS], engine.schedule)
     before = engine.state_digest(live)
@@ -54,6 +54,16 @@ def refuse_all(engine: Engine, params: dict[str, Any]) -> dict[str, object]:
             "numerics": other.fingerprints.numerics.as_json(),
         },
     }
+
+
+def _other_weights(engine: Any) -> Engine:
+    """The same architecture, every shape equal, with freshly initialised weights."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = type(engine.model)(engine.model.config)
+    return as_engine(model.to(engine.model.dtype).to(engine.model.device).eval())
 
 
 def chunk_file(home: Home, store: Store, artifact: ArtifactId) -> Path:

@@ -1,7 +1,7 @@
 """`kvsync.Client`: deposit, look up, pull and graft from Python, with or without a daemon.
 
-The store is safe to share between processes, so deposits, look-ups and grafts work on it directly; a
-pull goes through the daemon when one runs, so that a host downloads each artifact once.
+The store is safe to share between processes, so everything here works on it directly, beside a running
+daemon or without one; a host still downloads each artifact once, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvsync.graft.graft import Graft, graft
 from kvsync.graft.match import Match, best_matches
 from kvsync.keys import NodeKeys, PeerBook, TrustList
 from kvsync.progress import Progress, silent
-from kvsync.store import Store, StoredArtifact
+from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync_protocol.digest import ArtifactId, Digest
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Client:
         self.settings = Settings.load(self.home)
         self._keys = NodeKeys.load(self.home)
         self._trust = TrustList(self.home, self._keys.signer.public)
-        self.store = Store.open(self.home.store_dir, self.settings.store_limits())
+        self.store = Store.open(self.home.store_dir, StoreLimits.of(self.settings))
 
     def __enter__(self) -> Self:
         return self

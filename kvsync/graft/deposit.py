@@ -56,7 +56,7 @@ def deposit(
     layout = engine.layout(len(tokens))
     schedule = _schedule(engine.schedule, boundaries, len(tokens))
     record = TokenRecord(tokens_digest(tokens), len(tokens), text, template)
-    stored = _already(store, engine, signer, record, schedule)
+    stored = _already(store, engine, signer, tokens, record, schedule)
     if stored is None:
         with store.compute_draft(_plan(engine, record, schedule)) as draft:
             stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress)
@@ -91,16 +91,15 @@ def _plan(engine: Engine, record: TokenRecord, schedule: Schedule) -> Digest:
 
 
 def _already(
-    store: Store, engine: Engine, signer: SigningKey, record: TokenRecord, schedule: Schedule
+    store: Store, engine: Engine, signer: SigningKey, tokens: Sequence[int], record: TokenRecord, schedule: Schedule
 ) -> StoredArtifact | None:
-    for stored in store.artifacts():
-        manifest = stored.manifest
-        if (
-            (manifest.tokens, manifest.schedule, manifest.fingerprints) == (record, schedule, engine.fingerprints)
-            and stored.envelope.signers([signer.public])
-        ):  # fmt: skip
-            return stored
-    return None
+    """The same computation, stored and signed by this node."""
+    found = store.find_whole(tokens, engine.fingerprints)
+    if found is None:
+        return None
+    stored = store.artifact(found)
+    same = (stored.manifest.tokens, stored.manifest.schedule) == (record, schedule)
+    return stored if same and stored.envelope.signers([signer.public]) else None
 
 
 def _compute(

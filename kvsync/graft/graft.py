@@ -128,7 +128,9 @@ def graft(
             record.checks.clear()
             record.tolerated.clear()
     if refusal is None:
-        refusal = Refusal("graft.miss", "no stored artifact begins like these tokens", "kvsync pull, or kvsync compute")
+        refusal = Refusal(
+            "graft.miss", "no stored artifact begins like these tokens", "kvsync pull, or kvsync compute"
+        )
     return _nothing(engine, tokens, record, refusal, recompute=recompute)
 
 
@@ -221,9 +223,7 @@ def _advance(
     return tuple(tokens[context.position :])
 
 
-def _nothing(
-    engine: Engine, tokens: Sequence[int], record: _Record, refusal: Refusal, *, recompute: bool
-) -> Graft:
+def _nothing(engine: Engine, tokens: Sequence[int], record: _Record, refusal: Refusal, *, recompute: bool) -> Graft:
     context = engine.new_context()
     rest = _advance(engine, context, tokens, engine.schedule, record) if recompute else tuple(tokens)
     report = GraftReport(MISS, tokens_recomputed=len(tokens), seconds=record.seconds, refused=refusal)

@@ -23,9 +23,7 @@ class Match:
     position: int
 
 
-def best_matches(
-    store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule
-) -> list[Match]:
+def best_matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> list[Match]:
     """Candidates by the number of tokens they cover, most first."""
     found = []
     whole = store.find_whole(tokens, fingerprints)
@@ -50,7 +48,9 @@ def match_artifact(
     if len(held) <= len(tokens) and tuple(tokens[: len(held)]) == tuple(held):
         return Match(artifact, WHOLE, len(held))
     size = schedule.block_tokens
-    shared = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens)))
+    shared = next(
+        (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens))
+    )
     early = [cut for cut in manifest.schedule.boundaries if cut < len(held)]
     blocks = min(shared, early[0] if early else shared, len(tokens) - 1) // size
     return Match(artifact, PREFIX, blocks * size) if blocks else None
