@@ -1,0 +1,5 @@
+"""The engine for Hugging Face transformers 5: full and sliding-window attention, CPU and CUDA."""
+
+from kvsync.engines.transformers.loader import load, wrap
+
+__all__ = ["load", "wrap"]

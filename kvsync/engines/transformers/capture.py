@@ -1,0 +1,128 @@
+"""New KV states, taken as the model hands them to its cache, and assembled into blocks.
+
+    call      0 ─── 256 ─── 512 ─ 600 ─── 768           block 2 arrives in two calls
+    blocks    |  0   |   1   |      2      |  …
+
+States are recorded at the door of the cache (after RoPE, before any window drops them), so it does not
+matter how much a layer keeps. Only one block is held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from kvsync.engines.engine import BlockSink
+from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
+from kvsync.errors import EngineError
+from kvsync_protocol.layout import Group
+
+Record = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
+class CapturingCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped
+    """The layers of another cache, with every new state shown to `record` before its layer sees it."""
+
+    def __init__(self, inner: DynamicCache, record: Record) -> None:
+        Cache.__init__(self, layers=inner.layers)  # DynamicCache.__init__ would make layers of its own
+        self._record = record
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._record(layer_idx, key_states, value_states)
+        found: tuple[torch.Tensor, torch.Tensor] = super().update(
+            key_states, value_states, layer_idx, *args, **kwargs
+        )
+        return found
+
+
+class BlockAssembler:
+    """Collects the states of consecutive calls and hands on each block when its last token is there.
+
+    Args:
+        groups: the layout of the layers.
+        start: tokens in `cache` already; when that is inside a block, the block's beginning is taken from there.
+        sink: receives the blocks.
+    """
+
+    def __init__(
+        self, groups: Sequence[Group], block_tokens: int, start: int, cache: DynamicCache, sink: BlockSink
+    ) -> None:
+        self._dims = {
+            (layer, part): (group.kv_heads, dim, TO_TORCH[group.dtype])
+            for group in groups
+            for layer in group.layers
+            for part, dim in (("key", group.key_dim), ("value", group.value_dim))
+        }
+        self._block_tokens = block_tokens
+        self._position = start
+        self._sink = sink
+        self._parts: dict[tuple[int, str], list[torch.Tensor]] = {slot: [] for slot in self._dims}
+        self._recorded: set[int] = set()
+        self._held = start % block_tokens
+        if self._held:
+            self._take_beginning(cache)
+
+    def _take_beginning(self, cache: DynamicCache) -> None:
+        for index, layer in enumerate(cache.layers):
+            for part, tensor in (("key", layer.keys), ("value", layer.values)):
+                if tensor is None or tensor.shape[-2] < self._held:
+                    raise EngineError(
+                        "engine.capture",
+                        f"layer {index} no longer holds the first {self._held} tokens of the block",
+                        hint="start at a multiple of block_tokens",
+                        layer=index,
+                    )
+                self._parts[index, part].append(tensor[0, :, tensor.shape[-2] - self._held :].clone())
+
+    def record(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """One layer's new states of the running call, each `[1, kv_heads, tokens, dim]`."""
+        if layer in self._recorded:
+            raise EngineError("engine.capture", f"layer {layer} was updated twice in one call", layer=layer)
+        self._recorded.add(layer)
+        for part, tensor in (("key", key), ("value", value)):
+            self._parts[layer, part].append(tensor[0])
+
+    def advance(self, stop: int, *, final: bool) -> None:
+        """The call that computed tokens up to `stop` has ended; `final` flushes a partial block.
+
+        Raises:
+            EngineError: `engine.capture` when a layer did not hand over exactly the tokens of the call.
+        """
+        new = stop - self._position
+        for (layer, part), parts in self._parts.items():
+            heads, dim, dtype = self._dims[layer, part]
+            last = parts[-1] if layer in self._recorded else None
+            if last is None or tuple(last.shape) != (heads, new, dim) or last.dtype != dtype:
+                shape = None if last is None else tuple(last.shape)
+                raise EngineError("engine.capture", f"layer {layer} gave a {part} of {shape} for {new} tokens")
+        self._recorded.clear()
+        self._position = stop
+        if stop % self._block_tokens == 0 or final:
+            block = (stop - 1) // self._block_tokens
+            tensors = _to_host({slot: _joined(parts) for slot, parts in self._parts.items()})
+            for parts in self._parts.values():
+                parts.clear()
+            self._sink(block, {slot: as_bytes(tensor) for slot, tensor in tensors.items()})
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """`[kv_heads, tokens, dim]`, contiguous, in memory that nothing else writes."""
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1).contiguous()
+
+
+def _to_host(tensors: dict[tuple[int, str], torch.Tensor]) -> dict[tuple[int, str], torch.Tensor]:
+    """Copies in host memory, complete before this returns: an unfinished stream would hand over old bytes."""
+    device = next(iter(tensors.values())).device
+    if device.type == "cpu":
+        return tensors
+    found = {}
+    for slot, tensor in tensors.items():
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        found[slot] = host.copy_(tensor, non_blocking=True)
+    torch.cuda.synchronize(device)
+    return found

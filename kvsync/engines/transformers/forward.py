@@ -1,0 +1,45 @@
+"""One forward call, made in one way only: fresh, grafted, canary and probe runs share this code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from kvsync.errors import EngineError
+
+
+class Forward:
+    """Calls a causal language model on the tokens behind a cache.
+
+    Raises:
+        EngineError: `engine.unsupported_model` when its forward takes no cache.
+    """
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model = model
+        self.device = device
+        names = inspect.signature(model.forward).parameters
+        # transformers has renamed the argument during version 5.
+        found = [name for name in ("cache", "past_key_values") if name in names]
+        if not found:
+            raise EngineError("engine.unsupported_model", f"{type(model).__name__} takes no cache")
+        self._cache_name = found[0]
+        self._can_keep = "logits_to_keep" in names
+
+    def __call__(self, cache: DynamicCache, tokens: Sequence[int], *, keep: int) -> torch.Tensor:
+        """Logits of the last `keep` positions, all for 0: `[positions, vocab]` on the model's device."""
+        extra: dict[str, object] = {self._cache_name: cache}
+        if self._can_keep:
+            extra["logits_to_keep"] = keep
+        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.device)
+        out = self.model(input_ids=ids, use_cache=True, return_dict=True, **extra)
+        if out.get(self._cache_name) is not cache:
+            raise EngineError(
+                "engine.unsupported_model", f"{type(self.model).__name__} put its state into a cache of its own"
+            )
+        logits: torch.Tensor = out.logits[0]
+        return logits if self._can_keep or keep == 0 else logits[-keep:]

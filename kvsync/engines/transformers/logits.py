@@ -1,0 +1,60 @@
+"""Logits in host memory, with their hash and their comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvsync.engines.engine import Logits
+from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes, from_torch
+from kvsync.errors import EngineError
+from kvsync_protocol.digest import Digest, sha256
+from kvsync_protocol.layout import DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorLogits:
+    """`tensor` is `[positions, vocab]`, contiguous, on the CPU."""
+
+    tensor: torch.Tensor
+
+    @classmethod
+    def of_bytes(cls, data: bytes, dtype: DType) -> TensorLogits:
+        """One position from its stored bytes."""
+        # A bytearray, since torch wants memory it may write to.
+        return cls(torch.frombuffer(bytearray(data), dtype=TO_TORCH[dtype]).reshape(1, -1))
+
+    @property
+    def positions(self) -> int:
+        return self.tensor.shape[0]
+
+    @property
+    def vocab(self) -> int:
+        return self.tensor.shape[1]
+
+    @property
+    def dtype(self) -> DType:
+        return from_torch(self.tensor.dtype)
+
+    def buffer(self) -> memoryview:
+        return as_bytes(self.tensor)
+
+    def sha256(self) -> Digest:
+        return sha256(self.buffer())
+
+    def last(self) -> TensorLogits:
+        return TensorLogits(self.tensor[-1:])
+
+    def argmax(self) -> list[int]:
+        return [int(index) for index in self.tensor.argmax(dim=-1)]
+
+    def kl(self, other: Logits) -> float:
+        if not isinstance(other, TensorLogits) or other.tensor.shape != self.tensor.shape:
+            raise EngineError("engine.logits", "logits of different shapes cannot be compared")
+        total = 0.0
+        for ours, theirs in zip(self.tensor, other.tensor, strict=True):  # a row at a time: a vocabulary is large
+            log_p = torch.log_softmax(ours.double(), dim=-1)
+            log_q = torch.log_softmax(theirs.double(), dim=-1)
+            total += float((log_p.exp() * (log_p - log_q)).sum())
+        return max(0.0, total / self.positions)

@@ -1,0 +1,114 @@
+"""The weights as they lie in memory: owned, aligned, hashed, and watched for later writes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from kvsync.engines.memo import DigestMemo
+from kvsync.engines.transformers.dtypes import from_torch
+from kvsync.errors import EngineError
+from kvsync_protocol.digest import Digest
+
+ALIGNMENT: Final = 64
+_TAG: Final = b"kvsync/weights/1"
+
+
+def own(model: Any, *, all_of_them: bool) -> None:
+    """Move parameters into memory of this process, aligned as torch aligns its own.
+
+    Loaded weights are views of a mapped file, at whatever offset its header left: a file written later would
+    change a running model, and kernels may choose their path by alignment. `all_of_them` is for a model that
+    was just loaded; otherwise only misaligned ones move, since the caller may hold references.
+    """
+    moved: dict[int, torch.Tensor] = {}
+    for parameter in model.parameters():
+        place = parameter.data_ptr()
+        if all_of_them or place % ALIGNMENT or not parameter.is_contiguous():
+            if place not in moved:
+                moved[place] = parameter.detach().clone(memory_format=torch.contiguous_format)
+            parameter.data = moved[place]
+
+
+def tensors_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and persistent buffers, each storage once, in name order."""
+    parameters = dict(model.named_parameters())
+    kept = set(model.state_dict(keep_vars=True))
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
+    yield from sorted({**parameters, **buffers}.items())
+
+
+def weights_digest(model: Any) -> Digest:
+    """SHA-256 over name, dtype, shape and bytes of every tensor, each length-prefixed.
+
+    Raises:
+        EngineError: `engine.weights` for meta tensors, `engine.dtype` for types that cannot be hashed.
+    """
+    state = hashlib.sha256(_TAG)
+    for name, tensor in tensors_of(model):
+        if tensor.is_meta:
+            raise EngineError("engine.weights", f"{name} is not loaded")
+        kind = from_torch(tensor.dtype).value if tensor.is_floating_point() else str(tensor.dtype)
+        head = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}".encode()
+        flat = tensor.detach().contiguous().cpu().reshape(-1)
+        data = flat.view(torch.uint8).numpy().data
+        state.update(struct.pack(">QQ", len(head), data.nbytes))
+        state.update(head)
+        state.update(data)
+    return Digest(state.digest())
+
+
+def cached_weights_digest(model: Any, model_dir: Path, settings: dict[str, str], *, reverify: bool) -> Digest:
+    """`weights_digest`, remembered for as long as no weight file changes path, size, mtime or inode.
+
+    Args:
+        settings: what else decides the bytes in memory: dtype, versions of the loading code.
+        reverify: hash again whatever is remembered.
+    """
+    key = {**settings, **dict(_stamps(model_dir))}
+    memo = DigestMemo("weights")
+    found = None if reverify else memo.get(key)
+    if found is None:
+        found = weights_digest(model)
+        # Files that changed while they were hashed must not be remembered under either state.
+        if {**settings, **dict(_stamps(model_dir))} == key:
+            memo.put(key, found)
+    return found
+
+
+def _stamps(model_dir: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(model_dir.resolve().iterdir()):
+        if path.suffix in (".safetensors", ".json"):
+            stat = path.stat()
+            yield f"file:{path}", f"{stat.st_size} {stat.st_mtime_ns} {stat.st_dev}:{stat.st_ino}"
+
+
+class WeightGuard:
+    """Notices cheaply that parameters were replaced or written in place since the fingerprint was taken.
+
+    Writes through `tensor.data` escape it; `verify_weights` hashes everything.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._marks = self._now()
+
+    def _now(self) -> list[tuple[int, int]]:
+        return [(parameter.data_ptr(), parameter._version) for parameter in self._model.parameters()]
+
+    def unchanged(self) -> bool:
+        return self._marks == self._now()
+
+    def check(self) -> None:
+        """Raises EngineError `engine.weights_changed`."""
+        if not self.unchanged():
+            raise EngineError(
+                "engine.weights_changed",
+                "the model's weights were written after its fingerprint was taken",
+                hint="make a new engine for the changed model",
+            )
