@@ -1,0 +1,23 @@
+"""The content-addressed store: chunks, artifacts, drafts, refs, gc and fsck behind `Store`."""
+
+from kvsync.store.artifacts import StoredArtifact
+from kvsync.store.computing import ComputeDraft
+from kvsync.store.drafts import PullDraft
+from kvsync.store.fsck import FsckReport, RepairSource
+from kvsync.store.garbage import GcReport
+from kvsync.store.quota import StoreLimits, Usage
+from kvsync.store.refs import StoredRef
+from kvsync.store.store import Store
+
+__all__ = [
+    "ComputeDraft",
+    "FsckReport",
+    "GcReport",
+    "PullDraft",
+    "RepairSource",
+    "Store",
+    "StoreLimits",
+    "StoredArtifact",
+    "StoredRef",
+    "Usage",
+]

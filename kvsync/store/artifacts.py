@@ -1,0 +1,214 @@
+"""`StoredArtifact` and the artifacts/ folder: three small files per artifact, published by rename.
+
+    artifacts/<64 hex>/envelope.json   the signed manifest, signatures merged from all signers
+                       leaves          the leaf table; its mtime is when the artifact was published
+                       tokens          token ids; its mtime is when the artifact was last used
+
+Whether anybody here trusts a signature is not asked: that is the reader's policy. Knows no chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvsync.errors import NotFoundError, StoreError, UsageError
+from kvsync.store.folder import Folder
+from kvsync.store.temp import TempFiles
+from kvsync_protocol.digest import ArtifactId, Digest, sha256
+from kvsync_protocol.envelope import Envelope, VerifiedPayload
+from kvsync_protocol.errors import IntegrityError, ProtocolError
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_LEAF_TABLE_BYTES, MAX_TOKEN_BYTES
+from kvsync_protocol.manifest import Manifest
+
+ENVELOPE: Final = "envelope.json"
+LEAVES: Final = "leaves"
+TOKENS: Final = "tokens"
+_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class StoredArtifact:
+    """A complete artifact. `manifest` is parsed from `envelope`, whose signatures nobody has judged.
+
+    `bytes` are those of its chunks, some of which other artifacts may share; times are seconds of the epoch.
+    """
+
+    artifact: ArtifactId
+    manifest: Manifest = field(repr=False)
+    envelope: Envelope = field(repr=False)
+    bytes: int
+    created: float
+    last_used: float
+    pinned: bool
+    files: ArtifactFiles = field(repr=False, compare=False)
+
+    def leaves(self) -> LeafTable:
+        """Read the leaf table and check it against the manifest.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact` when it was removed meanwhile.
+            IntegrityError: `integrity.leaf_table`, `integrity.root`, `leaves.layout`.
+        """
+        return self.manifest.check_leaves(self.files.read(self.artifact, LEAVES, MAX_LEAF_TABLE_BYTES))
+
+    def tokens(self) -> tuple[int, ...]:
+        """Read the token ids and check them. Raises as `leaves`; IntegrityError `integrity.tokens`."""
+        return self.manifest.check_tokens(self.files.read(self.artifact, TOKENS, MAX_TOKEN_BYTES))
+
+
+class ArtifactFiles:
+    """The artifacts/ folder. Thread-safe: it holds no state; writes happen under the index's transaction."""
+
+    def __init__(self, folder: Folder, temp: TempFiles) -> None:
+        self._folder = folder
+        self._temp = temp
+
+    def ids(self) -> list[ArtifactId]:
+        """Every artifact folder here, sound or not."""
+        return [ArtifactId(Digest.parse(name)) for name in self._folder.names() if _ID.fullmatch(name)]
+
+    def has(self, artifact: ArtifactId) -> bool:
+        return self._folder.status(artifact.hex) is not None
+
+    def open(self, artifact: ArtifactId) -> Folder:
+        """The artifact's folder. Raises NotFoundError `store.unknown_artifact`."""
+        try:
+            return self._folder.child(artifact.hex)
+        except NotFoundError as error:
+            raise unknown(artifact) from error
+
+    def read(self, artifact: ArtifactId, name: str, limit: int) -> bytes:
+        """One of the three files.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+            IntegrityError: `integrity.artifact` when the file itself is missing.
+        """
+        with self.open(artifact) as folder:
+            try:
+                return folder.read(name, limit)
+            except NotFoundError as error:
+                if not self.has(artifact):
+                    raise unknown(artifact) from error
+                raise IntegrityError(
+                    "integrity.artifact", f"artifact {artifact.short} lacks its {name}", hint="kvsync fsck"
+                ) from error
+
+    def load(self, artifact: ArtifactId, *, pinned: bool) -> StoredArtifact:
+        """Read and parse the envelope.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+            IntegrityError: `integrity.artifact` when what is stored is not this artifact.
+            ProtocolError: as `Envelope.parse` and `Manifest.parse`, for damaged files.
+        """
+        envelope = Envelope.parse(self.read(artifact, ENVELOPE, MAX_ENVELOPE_BYTES))
+        if sha256(envelope.payload) != artifact:
+            raise IntegrityError(
+                "integrity.artifact", f"the manifest stored as {artifact.short} is another one", hint="kvsync fsck"
+            )
+        manifest = unjudged(envelope)
+        with self.open(artifact) as folder:
+            leaves, tokens = folder.status(LEAVES), folder.status(TOKENS)
+        return StoredArtifact(
+            artifact,
+            manifest,
+            envelope,
+            manifest.tree.total_bytes,
+            leaves.st_mtime if leaves else 0.0,
+            tokens.st_mtime if tokens else 0.0,
+            pinned,
+            self,
+        )
+
+    def verify(self, artifact: ArtifactId) -> tuple[StoredArtifact, LeafTable, tuple[int, ...]]:
+        """Everything about an artifact except its chunks, checked. Raises as `load`, `leaves`, `tokens`."""
+        stored = self.load(artifact, pinned=False)
+        return stored, stored.leaves(), stored.tokens()
+
+    def meta_bytes(self, artifact: ArtifactId) -> int:
+        """Bytes of the three files; 0 when they are gone."""
+        try:
+            folder = self.open(artifact)
+        except NotFoundError:
+            return 0
+        with folder:
+            return sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS) if (s := folder.status(name)))
+
+    def adopt(self, source: Folder, artifact: ArtifactId) -> None:
+        """Publish a complete folder of `source` that bears the artifact's name."""
+        source.move(artifact.hex, self._folder, artifact.hex)
+        self._folder.sync()
+        source.sync()
+
+    def merge(self, envelope: Envelope) -> Envelope:
+        """Add signatures to a stored envelope. Raises NotFoundError `store.unknown_artifact`."""
+        artifact = ArtifactId(sha256(envelope.payload))
+        held = Envelope.parse(self.read(artifact, ENVELOPE, MAX_ENVELOPE_BYTES))
+        if (held.payload_type, held.payload) != (envelope.payload_type, envelope.payload):
+            raise UsageError("store.envelope", "the envelope is of another payload than the stored one")
+        merged = held.merged(envelope)
+        if merged != held:
+            with self.open(artifact) as folder:
+                self._temp.publish(merged.encode(), folder, ENVELOPE)
+                folder.sync()
+        return merged
+
+    def touch(self, artifact: ArtifactId) -> None:
+        """Record a use, now."""
+        with self.open(artifact) as folder:
+            try:
+                os.utime(TOKENS, dir_fd=folder.fd, follow_symlinks=False)
+            except FileNotFoundError as error:
+                raise unknown(artifact) from error
+
+    def last_used(self, artifact: ArtifactId) -> int:
+        """Nanoseconds of the epoch; 0 when it is gone."""
+        return self._time(artifact, TOKENS)
+
+    def created(self, artifact: ArtifactId) -> int:
+        """When it was published, nanoseconds of the epoch; 0 when it is gone."""
+        return self._time(artifact, LEAVES)
+
+    def _time(self, artifact: ArtifactId, name: str) -> int:
+        try:
+            with self.open(artifact) as folder:
+                status = folder.status(name)
+        except (NotFoundError, StoreError):
+            return 0
+        return status.st_mtime_ns if status else 0
+
+    def discard(self, artifact: ArtifactId) -> None:
+        """Remove the three files; chunks are left to gc."""
+        self._temp.discard_tree(artifact.hex, self._folder)
+
+    def move_to(self, quarantine: Folder, artifact: ArtifactId, name: str) -> None:
+        """Take a damaged artifact out of service."""
+        self._folder.move(artifact.hex, quarantine, name)
+
+
+def unjudged(envelope: Envelope) -> Manifest:
+    """The manifest inside an envelope whose signatures are somebody else's question.
+
+    Raises:
+        ProtocolError: as `Manifest.parse`.
+    """
+    return Manifest.parse(VerifiedPayload(envelope.payload_type, envelope.payload, ()))
+
+
+def unknown(artifact: ArtifactId) -> NotFoundError:
+    return NotFoundError(
+        "store.unknown_artifact", f"artifact {artifact.short} is not here", hint="kvsync ls", artifact=artifact
+    )
+
+
+def is_damage(error: Exception) -> bool:
+    """True for errors that say the files themselves are bad, not that they are absent or unreadable now."""
+    return isinstance(error, ProtocolError) or (isinstance(error, StoreError) and error.code in _DAMAGE)
+
+
+_DAMAGE: Final = ("store.file_too_large", "store.symlink", "store.foreign", "store.lax_mode")

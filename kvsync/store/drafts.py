@@ -1,0 +1,200 @@
+"""`PullDraft`: an artifact whose chunks arrive from elsewhere, in any order, from several threads.
+
+    pull_draft ─ OS lock ─ envelope, leaves, tokens in partial/ ─ leases ─► put … put ─► publish
+                                                                              │
+                    left, killed: the chunks stay; the next draft misses only the rest
+
+A chunk that is in chunks/ is the record that it was verified. Knows no peer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kvsync.errors import NotFoundError, StoreError, UsageError
+from kvsync.store import leases, records
+from kvsync.store.artifacts import ENVELOPE, LEAVES, TOKENS, StoredArtifact
+from kvsync.store.index import add_chunks
+from kvsync.store.locks import LOCK_NAME, DraftLock
+from kvsync.store.parts import Parts
+from kvsync.store.room import open_account
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_log = logging.getLogger(__name__)
+RECORD_EVERY = 32
+"""Chunks between two updates of the shared count: few enough for others to see, too many to cost."""
+
+
+class PullDraft:
+    """An unfinished artifact under this caller's lock. Context manager; `put` may be called by many threads.
+
+    Leaving it without `publish` keeps its verified chunks for a resume until gc finds them expired.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        envelope: Envelope,
+        manifest: Manifest,
+        leaves: bytes,
+        tokens: bytes,
+        deadline: float | None,
+    ) -> None:
+        """Check the four against each other, wait for the lock, lease every chunk.
+
+        Raises:
+            UsageError: `store.envelope` when envelope and manifest are not of one payload.
+            IntegrityError: `integrity.leaf_table`, `integrity.root`, `leaves.layout`, `integrity.tokens`.
+            UnavailableError: `store.busy` at the deadline.
+            StoreError: `store.quota`, `store.full`, `store.unwritable`.
+        """
+        if envelope.payload != manifest.encode():
+            raise UsageError("store.envelope", "the envelope is not of this manifest")
+        self.artifact: ArtifactId = manifest.artifact
+        self.leaves: LeafTable = manifest.check_leaves(leaves)
+        self._token_ids = manifest.check_tokens(tokens)
+        self._parts, self._envelope, self._manifest = parts, envelope, manifest
+        self._landed: dict[Digest, int] = {}
+        self._landed_lock = threading.Lock()
+        self._lock: DraftLock | None = DraftLock.acquire(parts.folder(leases.PARTIAL), self.artifact.hex, deadline)
+        try:
+            fresh = self._lock.folder.status(LEAVES) is None
+            try:
+                for name, data in ((ENVELOPE, envelope.encode()), (TOKENS, tokens), (LEAVES, leaves)):
+                    self._keep(name, data)
+                open_account(parts, leases.PARTIAL, self.artifact, self.leaves.leaves)
+            except BaseException:
+                if fresh:
+                    parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
+                raise
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _keep(self, name: str, data: bytes) -> None:
+        folder = self._held().folder
+        try:
+            if folder.read(name, len(data)) == data:
+                return
+        except (NotFoundError, StoreError):
+            pass  # absent, or what another version left: written anew
+        self._parts.temp.publish(data, folder, name)
+
+    def missing(self) -> list[int]:
+        """Indexes of leaves whose chunk is not here yet, in order; looked up at each call."""
+        sizes = self._parts.chunks.sizes(leaf.digest for leaf in self.leaves.leaves)
+        return [i for i, leaf in enumerate(self.leaves.leaves) if sizes.get(leaf.digest) != leaf.size]
+
+    def put(self, index: int, data: Buffer) -> None:
+        """Verify the bytes of leaf `index` and store them; a leaf already here is verified and left.
+
+        Hashes once, without the GIL and without a lock, and copies nothing. `data` must not change
+        during the call.
+
+        Raises:
+            UsageError: `store.leaf_index`.
+            IntegrityError: `integrity.chunk`; nothing was stored.
+            StoreError: `store.full`, `store.unwritable`; what was stored before stays.
+        """
+        self._held()
+        if not 0 <= index < len(self.leaves.leaves):
+            raise UsageError("store.leaf_index", f"no leaf {index} in an artifact of {len(self.leaves.leaves)}")
+        leaf, view = self.leaves.leaves[index], memoryview(data).cast("B")
+        if view.nbytes != leaf.size or hashlib.sha256(view).digest() != leaf.digest.raw:
+            raise IntegrityError(
+                "integrity.chunk",
+                f"chunk {index} of artifact {self.artifact.short} is not the signed one",
+                index=index,
+                digest=leaf.digest,
+            )
+        if self._parts.chunks.sizes((leaf.digest,)).get(leaf.digest) != leaf.size:
+            self._parts.chunks.publish(leaf.digest, view)
+            self._count(leaf.digest, leaf.size)
+
+    def _count(self, digest: Digest, size: int) -> None:
+        with self._landed_lock:
+            self._landed[digest] = size
+            if len(self._landed) < RECORD_EVERY:
+                return
+            batch, self._landed = self._landed, {}
+        try:
+            with self._parts.index.writing() as db:
+                add_chunks(db, batch)
+        except StoreError as error:
+            # The chunks are safe; they are counted when the draft is left or found dead.
+            _log.warning("progress of %s not counted yet: %s (%s)", self.artifact, error, error.code)
+
+    def publish(self) -> StoredArtifact:
+        """Make the artifact visible, durably, and end the draft.
+
+        Raises:
+            StoreError: `store.incomplete` while leaves are missing; `store.full`, `store.unwritable`.
+        """
+        lock, parts = self._held(), self._parts
+        missing = self.missing()
+        if missing:
+            raise StoreError(
+                "store.incomplete",
+                f"{len(missing)} of {len(self.leaves.leaves)} chunks are missing",
+                missing=len(missing),
+            )
+        digests = [leaf.digest for leaf in self.leaves.leaves]
+        parts.chunks.sync(digests)
+        with parts.index.writing() as db:
+            add_chunks(db, parts.chunks.sizes(digests))
+            if parts.files.has(self.artifact):
+                parts.files.merge(self._envelope)
+                parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
+            else:
+                os.utime(LEAVES, dir_fd=lock.folder.fd, follow_symlinks=False)
+                os.utime(TOKENS, dir_fd=lock.folder.fd, follow_symlinks=False)
+                lock.folder.sync()
+                parts.files.adopt(parts.folder(leases.PARTIAL), self.artifact)
+                lock.folder.unlink(LOCK_NAME)
+            stored = parts.files.load(self.artifact, pinned=parts.is_pinned(self.artifact))
+            records.add_artifact(db, stored, self.leaves, self._token_ids, parts.files.meta_bytes(self.artifact))
+            leases.release(db, leases.PARTIAL, self.artifact)
+        lock.release()
+        self._lock = None
+        return stored
+
+    def close(self) -> None:
+        """Leave the draft; safe to call twice."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            lock.mark_active()
+            with self._parts.index.writing() as db:
+                if records.is_recorded(db, self.artifact) and not self.missing():
+                    self._parts.temp.discard_tree(self.artifact.hex, self._parts.folder(leases.PARTIAL))
+                    leases.release(db, leases.PARTIAL, self.artifact)
+                else:
+                    leases.close(db, self._parts.chunks, leases.PARTIAL, self.artifact)
+        finally:
+            lock.release()
+
+    def _held(self) -> DraftLock:
+        if self._lock is None:
+            raise UsageError("store.draft_closed", "this draft was published or left")
+        return self._lock
+
+    def __enter__(self) -> PullDraft:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

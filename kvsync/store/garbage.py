@@ -1,0 +1,218 @@
+"""gc: remove what nobody needs, and under a quota the least recently used of what somebody might.
+
+    needed:    chunks of artifacts, of live drafts, of drafts left less than `draft_ttl_s` ago
+    evictable: artifacts without a pin, a ref or a holder, and only while the store is over its quota
+
+Mark and delete happen in one `BEGIN IMMEDIATE` transaction, in which every lease is taken too, so
+nothing can be leased between the two. Files go first and rows after, so that freeing space needs none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from kvsync.errors import NotFoundError
+from kvsync.store import leases, locks, records
+from kvsync.store.folder import Folder
+from kvsync.store.index import add_chunks
+from kvsync.store.locks import DraftLock
+from kvsync.store.parts import Parts
+from kvsync.store.quota import usage
+from kvsync.store.reconcile import reconcile
+from kvsync_protocol.digest import ArtifactId, Digest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What was removed, or would be."""
+
+    dry_run: bool
+    chunks: int
+    bytes: int
+    """Of those chunks."""
+    evicted: tuple[ArtifactId, ...]
+    """Artifacts removed because the store was over its quota, in that order."""
+    drafts: int
+    """Abandoned transfers and computations, past their time."""
+    temp_files: int
+    """Unpublished writes of processes that ended."""
+    quarantined: int
+    """Bad files that fsck set aside longer than `draft_ttl_s` ago."""
+
+
+def collect(parts: Parts, *, dry_run: bool = False, need_bytes: int = 0, need_files: int = 0) -> GcReport:
+    """Run gc; with `need_*` evict until there is room for so much more than the store holds now.
+
+    Raises:
+        UnavailableError: `store.busy` when another process keeps the index.
+        StoreError: `store.ref_damaged` when eviction is needed but a ref cannot be read.
+    """
+    if dry_run:
+        with parts.index.writing() as db:
+            db.execute("SAVEPOINT rehearsal")
+            try:
+                return _Collection(db, parts, dry_run).run(need_bytes, need_files)
+            finally:
+                db.execute("ROLLBACK TO rehearsal")
+    parts.release_reserve()
+    try:
+        with parts.index.writing() as db:
+            return _Collection(db, parts, dry_run).run(need_bytes, need_files)
+    finally:
+        parts.take_reserve()
+
+
+class _Collection:
+    """One run inside one transaction."""
+
+    def __init__(self, db: sqlite3.Connection, parts: Parts, dry_run: bool) -> None:
+        self._db, self._parts, self._dry_run = db, parts, dry_run
+        reconcile(db, parts)
+
+    def run(self, need_bytes: int, need_files: int) -> GcReport:
+        drafts = self._drop_drafts()
+        present = self._parts.chunks.scan_all()
+        references = self._references()
+        garbage = {digest: size for digest, size in present.items() if digest.raw not in references}
+        # Counts first, so that what eviction compares with the quota is what the files say.
+        self._match_rows(present, garbage)
+        with ExitStack() as holders:
+            evicted = self._evict(present, references, garbage, need_bytes, need_files, holders)
+            if not self._dry_run:
+                for artifact in evicted:
+                    self._parts.files.discard(artifact)
+        if not self._dry_run:
+            for digest in garbage:
+                self._parts.chunks.remove(digest)
+        report = GcReport(
+            dry_run=self._dry_run,
+            chunks=len(garbage),
+            bytes=sum(garbage.values()),
+            evicted=tuple(evicted),
+            drafts=drafts,
+            temp_files=self._parts.temp.sweep(dry_run=self._dry_run),
+            quarantined=self._empty_quarantine(),
+        )
+        if not self._dry_run:
+            _log.info("gc removed %d chunks, %d bytes, %d artifacts", report.chunks, report.bytes, len(evicted))
+        return report
+
+    def _drop_drafts(self) -> int:
+        """Drafts that nobody holds and nobody came back to in time."""
+        dropped, oldest = 0, time.time() - self._parts.limits.draft_ttl_s
+        for kind in leases.KINDS:
+            folder = self._parts.folder(kind)
+            recorded = {raw for (raw,) in self._db.execute("SELECT name FROM drafts WHERE kind = ?", (kind,))}
+            for name in folder.names():
+                lock = DraftLock.attempt(folder, name)
+                if lock is None:
+                    continue
+                try:
+                    # Without a row there is nothing in it to resume.
+                    if lock.last_active <= oldest or bytes.fromhex(name) not in recorded:
+                        dropped += 1
+                        self._db.execute(
+                            "DELETE FROM drafts WHERE kind = ? AND name = ?", (kind, bytes.fromhex(name))
+                        )
+                        if not self._dry_run:
+                            self._parts.temp.discard_tree(name, folder)
+                finally:
+                    lock.release()
+        return dropped
+
+    def _references(self) -> Counter[bytes]:
+        """How many artifacts and drafts need each chunk."""
+        rows = self._db.execute("SELECT digest FROM artifact_chunks UNION ALL SELECT digest FROM leases")
+        return Counter(raw for (raw,) in rows)
+
+    def _match_rows(self, present: dict[Digest, int], garbage: dict[Digest, int]) -> None:
+        """Let the chunk rows be exactly the needed files."""
+        recorded = {Digest(raw): size for raw, size in self._db.execute("SELECT digest, size FROM chunks")}
+        kept = {digest: size for digest, size in present.items() if digest not in garbage}
+        self._forget(digest for digest, size in recorded.items() if kept.get(digest) != size)
+        add_chunks(self._db, kept)
+
+    def _forget(self, digests: Iterable[Digest]) -> None:
+        self._db.executemany("DELETE FROM chunks WHERE digest = ?", [(digest.raw,) for digest in digests])
+
+    def _evict(
+        self,
+        present: dict[Digest, int],
+        references: Counter[bytes],
+        garbage: dict[Digest, int],
+        need_bytes: int,
+        need_files: int,
+        holders: ExitStack,
+    ) -> list[ArtifactId]:
+        """Choose artifacts until the quotas are kept; what only they need joins the garbage."""
+        evicted: list[ArtifactId] = []
+        candidates: list[ArtifactId] | None = None
+        while self._over(need_bytes, need_files):
+            if candidates is None:
+                candidates = self._candidates()
+            if not candidates:
+                break
+            artifact = candidates.pop()
+            holder = exclusive(self._parts, artifact)
+            if holder is None:
+                continue  # somebody is reading it
+            holders.callback(holder.close)
+            evicted.append(artifact)
+            rows = self._db.execute(
+                "SELECT digest FROM artifact_chunks WHERE artifact = (SELECT key FROM artifacts WHERE id = ?)",
+                (artifact.raw,),
+            ).fetchall()
+            for (raw,) in rows:
+                references[raw] -= 1
+                digest = Digest(raw)
+                if references[raw] == 0 and digest in present:
+                    garbage[digest] = present[digest]
+                    self._forget((digest,))
+            records.remove_artifact(self._db, artifact)
+        return evicted
+
+    def _over(self, need_bytes: int, need_files: int) -> bool:
+        limits = self._parts.limits
+        if not limits.quota_bytes and not limits.quota_files:
+            return False
+        now = usage(self._db, self._parts.root, limits)
+        return bool(
+            (limits.quota_bytes and now.bytes + now.reserved_bytes + need_bytes > limits.quota_bytes)
+            or (limits.quota_files and now.files + now.reserved_files + need_files > limits.quota_files)
+        )
+
+    def _candidates(self) -> list[ArtifactId]:
+        """Evictable artifacts, the least recently used last."""
+        named = {ref.artifact for ref in self._parts.refs.refs()}
+        free = [a for a in records.artifact_ids(self._db) if a not in named and not self._parts.is_pinned(a)]
+        return sorted(free, key=lambda a: (self._parts.files.last_used(a), a), reverse=True)
+
+    def _empty_quarantine(self) -> int:
+        folder, oldest, found = self._parts.folder("quarantine"), time.time() - self._parts.limits.draft_ttl_s, 0
+        for name in folder.names():
+            status = folder.status(name)
+            if status is not None and status.st_ctime <= oldest:
+                found += 1
+                if not self._dry_run:
+                    folder.remove_tree(name)
+        return found
+
+
+def exclusive(parts: Parts, artifact: ArtifactId) -> Folder | None:
+    """The artifact's folder under an exclusive lock, or None while somebody holds it for reading."""
+    try:
+        folder = parts.files.open(artifact)
+    except NotFoundError:
+        return None
+    if locks.attempt(folder.fd):
+        return folder
+    folder.close()
+    return None

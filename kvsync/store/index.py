@@ -1,0 +1,193 @@
+"""`Index`: the SQLite side of the store: who references which chunk, and how much there is.
+
+Everything in it follows from the files and can be rebuilt from them (rebuild.py). Several processes
+use it at once; what belongs together happens in one `writing()` transaction, which is also the lock
+under which files are published and deleted. Knows tables, not files.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kvsync.errors import KvsyncError, StoreError, UnavailableError
+from kvsync_protocol.digest import Digest
+
+SCHEMA_VERSION: Final = 1
+BUSY_TIMEOUT_S: Final = 60.0
+"""Longest wait for another process's transaction; a large gc holds one for seconds."""
+
+TABLES: Final = ("leases", "drafts", "block_keys", "artifact_chunks", "artifacts", "chunks", "totals")
+SCHEMA: Final = """
+CREATE TABLE totals (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL, chunks INTEGER NOT NULL);
+INSERT INTO totals VALUES (1, 0, 0);
+CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER chunk_added AFTER INSERT ON chunks
+  BEGIN UPDATE totals SET bytes = bytes + NEW.size, chunks = chunks + 1; END;
+CREATE TRIGGER chunk_removed AFTER DELETE ON chunks
+  BEGIN UPDATE totals SET bytes = bytes - OLD.size, chunks = chunks - 1; END;
+CREATE TABLE artifacts (
+  key INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, token_digest BLOB NOT NULL, token_count INTEGER NOT NULL,
+  compatibility BLOB NOT NULL, numerics BLOB NOT NULL, bytes INTEGER NOT NULL, meta_bytes INTEGER NOT NULL);
+CREATE INDEX artifacts_by_tokens ON artifacts (compatibility, numerics, token_count, token_digest);
+CREATE TABLE artifact_chunks (
+  artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE, digest BLOB NOT NULL,
+  PRIMARY KEY (artifact, digest)) WITHOUT ROWID;
+CREATE TABLE block_keys (
+  key BLOB NOT NULL, artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE,
+  PRIMARY KEY (key, artifact)) WITHOUT ROWID;
+CREATE INDEX block_keys_by_artifact ON block_keys (artifact);
+CREATE TABLE drafts (
+  key INTEGER PRIMARY KEY, kind TEXT NOT NULL, name BLOB NOT NULL, expected INTEGER NOT NULL,
+  settled INTEGER NOT NULL, UNIQUE (kind, name));
+CREATE TABLE leases (
+  draft INTEGER NOT NULL REFERENCES drafts (key) ON DELETE CASCADE, digest BLOB NOT NULL, size INTEGER NOT NULL,
+  PRIMARY KEY (draft, digest)) WITHOUT ROWID;
+"""
+
+
+class Index:
+    """One process's connections to index.sqlite. Thread-safe; not to be used across a fork."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made empty (`version()` 0) if absent.
+
+        Raises:
+            StoreError: `store.symlink`, `store.index_damaged`, `store.full`, `store.unwritable`.
+        """
+        self.path = path
+        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        for name in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+            if name.is_symlink():
+                raise StoreError("store.symlink", f"{name} is a link", hint="remove it", path=str(name))
+        self._writer = self._connect()
+        try:
+            self._reader = self._connect()
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        with _named(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._inode = os.fstat(descriptor).st_ino
+            os.close(descriptor)
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                for pragma in (
+                    "journal_mode=WAL",
+                    "synchronous=NORMAL",  # a lost tail of commits is made up from the files
+                    "foreign_keys=ON",
+                    "temp_store=MEMORY",
+                    "trusted_schema=OFF",
+                    "cell_size_check=ON",
+                ):
+                    connection.execute(f"PRAGMA {pragma}")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def check(self) -> None:
+        """Raises StoreError `store.index_damaged` unless SQLite finds the whole file sound."""
+        with self.reading() as db:
+            if [row[0] for row in db.execute("PRAGMA quick_check(1)")] != ["ok"]:
+                raise _damaged(self.path)
+
+    def version(self) -> int:
+        """The schema version of the file, 0 when it is empty."""
+        with self.reading() as db:
+            return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for single statements; never waits for a writer."""
+        with self._read_lock, _named(self.path):
+            yield self._reader
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One `BEGIN IMMEDIATE` transaction, committed at the end, rolled back on any exception.
+
+        Not re-entrant: what runs inside takes the connection as an argument.
+
+        Raises:
+            UnavailableError: `store.busy` when another process kept its transaction too long.
+            StoreError: `store.full`, `store.index_damaged`, `store.index_replaced`, `store.index_failed`.
+        """
+        with self._write_lock, _named(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                    raise StoreError(
+                        "store.index_replaced",
+                        f"{self.path} was removed or replaced while in use",
+                        hint="restart the processes that use this store",
+                    )
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    """Drop whatever there is and make empty tables, inside the caller's transaction."""
+    names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall()
+    for (name,) in sorted(names, key=lambda row: TABLES.index(row[0]) if row[0] in TABLES else -1):
+        db.execute(f'DROP TABLE "{name}"')
+    for statement in _statements(SCHEMA):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a script; `executescript` would commit the open transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def add_chunks(db: sqlite3.Connection, chunks: dict[Digest, int]) -> None:
+    """Record chunk files that are there; those already recorded stay as they are."""
+    db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?)", [(d.raw, size) for d, size in chunks.items()])
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError("store.index_damaged", f"{path} is damaged", hint="kvsync fsck rebuilds it from the files")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def _translate(error: sqlite3.Error, path: Path) -> KvsyncError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return UnavailableError("store.busy", "another process keeps the index busy", hint="try again later")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path)
+    status = os.statvfs(path.parent)
+    # SQLite reports a write that found no room in its side files as a plain I/O error.
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and status.f_bavail * status.f_frsize < 2**20):
+        return StoreError("store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk")
+    return StoreError("store.index_failed", f"{path}: {error}", sqlite=getattr(error, "sqlite_errorname", ""))

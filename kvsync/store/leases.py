@@ -1,0 +1,92 @@
+"""Leases: which chunks an unfinished draft needs kept, and how much room it may still take.
+
+A draft's rows are written before its first byte lands. They count as reserved space while its OS lock
+is held; once nobody holds it, what landed is counted as it is (`settle`) and the rest is let go.
+
+    live draft     leased chunks without a file yet   = reserved
+    dead draft     leased chunks without a file yet   = nothing; the leases protect those with one
+
+Knows the index and the draft folders' locks, not what is transferred.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+from kvsync.store.chunks import ChunkFiles
+from kvsync.store.index import add_chunks
+from kvsync_protocol.digest import Digest
+from kvsync_protocol.leaves import Leaf
+
+PARTIAL: Final = "partial"
+COMPUTE: Final = "compute"
+KINDS: Final = (PARTIAL, COMPUTE)
+
+
+def register(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf], expected: int = 0) -> None:
+    """Record an opened draft. `expected` is a lower bound of all its bytes when `leaves` are not all."""
+    db.execute(
+        "INSERT INTO drafts (kind, name, expected, settled) VALUES (?, ?, ?, 0)"
+        " ON CONFLICT DO UPDATE SET expected = excluded.expected, settled = 0",
+        (kind, name.raw, expected),
+    )
+    lease(db, kind, name, leaves)
+
+
+def lease(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf]) -> None:
+    """Protect chunks, present or to come, for a registered draft."""
+    (key,) = db.execute("SELECT key FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)).fetchone()
+    db.executemany(
+        "INSERT OR IGNORE INTO leases VALUES (?, ?, ?)", [(key, leaf.digest.raw, leaf.size) for leaf in leaves]
+    )
+
+
+def narrow(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf]) -> None:
+    """Let go of every lease of a draft but these."""
+    db.execute(
+        "DELETE FROM leases WHERE draft = (SELECT key FROM drafts WHERE kind = ? AND name = ?)", (kind, name.raw)
+    )
+    lease(db, kind, name, leaves)
+
+
+def release(db: sqlite3.Connection, kind: str, name: Digest) -> None:
+    """Forget a draft and its leases."""
+    db.execute("DELETE FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw))
+
+
+def settle(db: sqlite3.Connection, chunks: ChunkFiles, kind: str, name: Digest) -> None:
+    """Count those leased chunks of a draft that have landed but were not recorded."""
+    unrecorded = db.execute(
+        "SELECT digest FROM leases WHERE draft = (SELECT key FROM drafts WHERE kind = ? AND name = ?)"
+        " AND digest NOT IN (SELECT digest FROM chunks)",
+        (kind, name.raw),
+    ).fetchall()
+    add_chunks(db, chunks.sizes(Digest(raw) for (raw,) in unrecorded))
+
+
+def close(db: sqlite3.Connection, chunks: ChunkFiles, kind: str, name: Digest) -> None:
+    """The draft is left: count what landed, reserve nothing any more."""
+    settle(db, chunks, kind, name)
+    db.execute("UPDATE drafts SET settled = 1, expected = 0 WHERE kind = ? AND name = ?", (kind, name.raw))
+
+
+def unsettled(db: sqlite3.Connection) -> list[tuple[str, Digest]]:
+    """Drafts that are open, or were when their process ended."""
+    rows = db.execute("SELECT kind, name FROM drafts WHERE settled = 0").fetchall()
+    return [(kind, Digest(name)) for kind, name in rows]
+
+
+def reserved(db: sqlite3.Connection) -> tuple[int, int]:
+    """Bytes and chunk files that open drafts may still write."""
+    missing, files = db.execute(
+        "SELECT coalesce(sum(size), 0), count(*) FROM (SELECT DISTINCT l.digest, l.size FROM leases l"
+        " JOIN drafts d ON d.key = l.draft WHERE d.settled = 0"
+        " AND l.digest NOT IN (SELECT digest FROM chunks))"
+    ).fetchone()
+    (beyond,) = db.execute(
+        "SELECT coalesce(sum(max(0, expected - (SELECT coalesce(sum(size), 0) FROM leases"
+        " WHERE draft = drafts.key))), 0) FROM drafts WHERE settled = 0"
+    ).fetchone()
+    return missing + beyond, files

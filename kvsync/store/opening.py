@@ -1,0 +1,108 @@
+"""Opening a store: folders checked, index sound and of this version, or rebuilt from the files.
+
+Two processes may open a store whose index is damaged at once: the file is replaced only by one that
+alone has the store open, which an OS lock on the store's folder tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from kvsync.errors import StoreError
+from kvsync.store import locks
+from kvsync.store.artifacts import ArtifactFiles
+from kvsync.store.chunks import ChunkFiles
+from kvsync.store.folder import Folder
+from kvsync.store.index import SCHEMA_VERSION, Index
+from kvsync.store.parts import INDEX, Parts, open_folders
+from kvsync.store.quota import StoreLimits
+from kvsync.store.reconcile import rebuild, reconcile
+from kvsync.store.refs import RefFiles
+from kvsync.store.temp import TempFiles
+from kvsync_protocol.errors import VersionError
+
+REPLACE_WAIT_S: Final = 10.0
+"""How long to wait for the others to let go of a damaged index."""
+_log = logging.getLogger(__name__)
+
+
+def open_parts(path: Path, limits: StoreLimits) -> Parts:
+    """Raises as `Store.open`."""
+    root, folders = open_folders(path)
+    try:
+        index = _open_index(root)
+        try:
+            temp = TempFiles(folders["tmp"])
+            parts = Parts(
+                root=root,
+                folders=folders,
+                temp=temp,
+                chunks=ChunkFiles(folders["chunks"], temp, limits.free_floor_bytes),
+                files=ArtifactFiles(folders["artifacts"], temp),
+                refs=RefFiles(folders["refs"], temp),
+                limits=limits,
+                index=index,
+            )
+            with index.writing() as db:
+                found = db.execute("PRAGMA user_version").fetchone()[0]
+                if found == SCHEMA_VERSION:
+                    reconcile(db, parts)
+                else:
+                    if parts.files.ids() or found:
+                        _log.warning("the index is absent or of version %d: rebuilding it from the files", found)
+                    rebuild(db, parts)
+            if root.status("reserve") is None:
+                parts.take_reserve()
+        except BaseException:
+            index.close()
+            raise
+    except BaseException:
+        for folder in (*folders.values(), root):
+            folder.close()
+        raise
+    return parts
+
+
+def _open_index(root: Folder) -> Index:
+    """The index, emptied if it was damaged. Raises StoreError `store.index_damaged`, VersionError."""
+    deadline = time.monotonic() + REPLACE_WAIT_S
+    while True:
+        try:
+            return _sound_index(root.path / INDEX)
+        except StoreError as error:
+            if error.code != "store.index_damaged":
+                raise
+            if locks.attempt(root.fd):  # nobody else has the store open
+                _log.warning("%s: setting it aside and rebuilding it from the files", error)
+                for end in ("", "-wal", "-shm"):
+                    root.unlink(INDEX + end)
+                index = _sound_index(root.path / INDEX)
+                locks.wait(root.fd, None, INDEX, shared=True)
+                return index
+            locks.wait(root.fd, None, INDEX, shared=True)
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    "store.index_damaged",
+                    f"{root.path / INDEX} is damaged and other processes use it",
+                    hint="stop them, then open the store again",
+                ) from error
+            time.sleep(0.05)
+
+
+def _sound_index(path: Path) -> Index:
+    index = Index(path)
+    try:
+        if index.version() > SCHEMA_VERSION:
+            raise VersionError(
+                "version.index",
+                f"{path} was written by a newer version of kvsync",
+                hint="upgrade, or remove index.sqlite to have it rebuilt",
+            )
+        index.check()
+    except BaseException:
+        index.close()
+        raise
+    return index

@@ -1,0 +1,90 @@
+"""The parts of an open store: its folders, held by descriptor, and what works on them.
+
+    Store ─► PullDraft, ComputeDraft, gc, fsck, refs … ─► Parts ─► folders, index
+
+Knows how a store is laid out, nothing of what is done with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvsync.store.artifacts import ArtifactFiles
+from kvsync.store.chunks import ChunkFiles
+from kvsync.store.folder import Folder
+from kvsync.store.index import Index
+from kvsync.store.quota import StoreLimits
+from kvsync.store.refs import RefFiles
+from kvsync.store.temp import TempFiles
+from kvsync_protocol.digest import ArtifactId
+
+INDEX: Final = "index.sqlite"
+RESERVE: Final = "reserve"
+RESERVE_BYTES: Final = 512 * 1024
+"""Given up when gc or removal begins, so that the index can be written on a full disk."""
+FOLDERS: Final = ("chunks", "artifacts", "partial", "compute", "refs", "pins", "tmp", "quarantine")
+
+
+@dataclass
+class Parts:
+    """Everything an open store is made of."""
+
+    root: Folder
+    folders: dict[str, Folder]
+    temp: TempFiles
+    chunks: ChunkFiles
+    files: ArtifactFiles
+    refs: RefFiles
+    limits: StoreLimits
+    index: Index
+
+    def folder(self, name: str) -> Folder:
+        return self.folders[name]
+
+    def is_pinned(self, artifact: ArtifactId) -> bool:
+        return self.folders["pins"].status(artifact.hex) is not None
+
+    def release_reserve(self) -> None:
+        self.root.unlink(RESERVE)
+
+    def take_reserve(self) -> None:
+        """Set space aside for the index, if there is any to set aside."""
+        take_reserve(self.root)
+
+    def close(self) -> None:
+        self.index.close()
+        for folder in (*self.folders.values(), self.root):
+            folder.close()
+
+
+def open_folders(path: Path) -> tuple[Folder, dict[str, Folder]]:
+    """Open a store's folders, made where absent, and say by a shared lock that it is in use.
+
+    Raises:
+        StoreError: `store.symlink`, `store.lax_mode`, `store.foreign`, `store.full`, `store.unwritable`.
+    """
+    root = Folder.at(path)
+    folders: dict[str, Folder] = {}
+    try:
+        for name in FOLDERS:
+            folders[name] = root.child(name, create=True)
+        fcntl.flock(root.fd, fcntl.LOCK_SH)
+    except BaseException:
+        for folder in (*folders.values(), root):
+            folder.close()
+        raise
+    return root, folders
+
+
+def take_reserve(root: Folder) -> None:
+    descriptor = root.open_file(RESERVE, os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    except OSError:
+        root.unlink(RESERVE)  # no room for it now; whoever frees some takes it again
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,100 @@
+"""Making the index say what the files say: after a crash in part, after its loss altogether.
+
+`reconcile` compares names only and is cheap enough for every open; `rebuild` reads everything but the
+chunks' bytes. Both run inside one transaction of the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+from kvsync.errors import KvsyncError, NotFoundError
+from kvsync.store import leases, records
+from kvsync.store.artifacts import LEAVES, is_damage
+from kvsync.store.index import add_chunks, create_tables
+from kvsync.store.journal import read_journal
+from kvsync.store.locks import DraftLock
+from kvsync.store.parts import Parts
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.leaves import Leaf, LeafTable
+from kvsync_protocol.limits import MAX_LEAF_TABLE_BYTES
+
+_log = logging.getLogger(__name__)
+
+
+def reconcile(db: sqlite3.Connection, parts: Parts) -> None:
+    """Make up for what a killed process or a power cut kept from the index."""
+    recorded, present = set(records.artifact_ids(db)), set(parts.files.ids())
+    for artifact in recorded - present:
+        records.remove_artifact(db, artifact)
+    for artifact in sorted(present - recorded, key=lambda a: (parts.files.created(a), a)):
+        record(db, parts, artifact)
+    for kind in leases.KINDS:
+        _reconcile_drafts(db, parts, kind)
+
+
+def record(db: sqlite3.Connection, parts: Parts, artifact: ArtifactId) -> bool:
+    """Index an artifact from its files; False, with a log record, when they are damaged."""
+    try:
+        stored, table, tokens = parts.files.verify(artifact)
+    except (KvsyncError, ProtocolError) as error:
+        if not is_damage(error):
+            raise
+        _log.warning("artifact %s is damaged and not offered: %s (%s)", artifact, error, error.code)
+        return False
+    add_chunks(db, parts.chunks.sizes(leaf.digest for leaf in table.leaves))
+    records.add_artifact(db, stored, table, tokens, parts.files.meta_bytes(artifact))
+    return True
+
+
+def _reconcile_drafts(db: sqlite3.Connection, parts: Parts, kind: str) -> None:
+    folder = parts.folder(kind)
+    present = {name for name in folder.names() if len(name) == 64}
+    rows = db.execute("SELECT name, settled FROM drafts WHERE kind = ?", (kind,)).fetchall()
+    for raw, settled in rows:
+        name = Digest(raw)
+        if name.hex not in present:
+            leases.settle(db, parts.chunks, kind, name)
+            leases.release(db, kind, name)
+        elif not settled and (lock := DraftLock.attempt(folder, name.hex)) is not None:
+            leases.close(db, parts.chunks, kind, name)
+            lock.release()
+    for text in sorted(present - {raw.hex() for raw, _ in rows}):
+        restore_draft(db, parts, kind, Digest.parse(text))
+
+
+def restore_draft(db: sqlite3.Connection, parts: Parts, kind: str, name: Digest) -> None:
+    """Lease again what an unindexed draft needs, read from its folder."""
+    lock = DraftLock.attempt(parts.folder(kind), name.hex)
+    try:
+        leaves = draft_leaves(parts, kind, name)
+        if leaves is not None:
+            leases.register(db, kind, name, leaves)
+            if lock is not None:
+                leases.close(db, parts.chunks, kind, name)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def draft_leaves(parts: Parts, kind: str, name: Digest) -> list[Leaf] | None:
+    """The leaves a draft's folder speaks of; None when it was left before it said any."""
+    try:
+        with parts.folder(kind).child(name.hex) as folder:
+            if kind == leases.COMPUTE:
+                return read_journal(folder)
+            return list(LeafTable.parse(folder.read(LEAVES, MAX_LEAF_TABLE_BYTES)).leaves)
+    except NotFoundError:
+        return None
+    except (KvsyncError, ProtocolError) as error:
+        _log.warning("%s/%s holds nothing to resume: %s (%s)", kind, name.hex, error, error.code)
+        return None
+
+
+def rebuild(db: sqlite3.Connection, parts: Parts) -> None:
+    """Fill fresh tables from the files."""
+    create_tables(db)
+    add_chunks(db, parts.chunks.scan_all())
+    reconcile(db, parts)

@@ -1,0 +1,316 @@
+"""`Store`: everything a node keeps, behind one object. The work is in the modules beside it.
+
+Several processes and threads may use one store at once; an open `Store` must not be used after a fork.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kvsync.errors import NotFoundError, StoreError, UsageError
+from kvsync.progress import Progress, silent
+from kvsync.store import garbage, locks, opening, quota, records
+from kvsync.store.artifacts import StoredArtifact, is_damage, unknown
+from kvsync.store.computing import ComputeDraft
+from kvsync.store.drafts import PullDraft
+from kvsync.store.fsck import FsckReport, RepairSource, check_store
+from kvsync.store.garbage import GcReport
+from kvsync.store.parts import Parts
+from kvsync.store.quota import StoreLimits, Usage
+from kvsync.store.reconcile import rebuild, reconcile
+from kvsync.store.refs import StoredRef, unknown_name
+from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.fingerprint import Fingerprints
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.signing import PublicKey
+
+SHORTEST_PREFIX: Final = 8
+_HEX: Final = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})", re.ASCII)
+
+
+class Store:
+    """An open store. Context manager; thread-safe."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    @classmethod
+    def open(cls, root: Path, limits: StoreLimits = StoreLimits()) -> Store:  # noqa: B008  frozen
+        """Open the store at `root`, made if absent. A lost, damaged or older index is rebuilt from the files.
+
+        Raises:
+            StoreError: `store.symlink`, `store.lax_mode`, `store.foreign`, `store.full`, `store.unwritable`;
+                `store.index_damaged` when it is, and other processes use it.
+            VersionError: `version.index` when a newer version of kvsync wrote it.
+            UnavailableError: `store.busy`.
+        """
+        return cls(opening.open_parts(root, limits))
+
+    def close(self) -> None:
+        """Close; drafts must be closed before."""
+        self._parts.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # reading
+
+    def artifacts(self) -> list[StoredArtifact]:
+        """Complete artifacts, newest first; damaged ones are left to fsck."""
+        with self._parts.index.reading() as db:
+            ids = records.artifact_ids(db)
+        found = []
+        for artifact in ids:
+            try:
+                found.append(self.artifact(artifact))
+            except NotFoundError:
+                continue  # removed meanwhile
+            except (ProtocolError, StoreError) as error:
+                if not is_damage(error):
+                    raise
+        return sorted(found, key=lambda stored: stored.created, reverse=True)
+
+    def artifact(self, artifact: ArtifactId) -> StoredArtifact:
+        """One complete artifact.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+            IntegrityError: `integrity.artifact` when its files are damaged; other ProtocolErrors likewise.
+        """
+        with self._parts.index.reading() as db:
+            if not records.is_recorded(db, artifact):
+                raise unknown(artifact)
+        return self._parts.files.load(artifact, pinned=self._parts.is_pinned(artifact))
+
+    def open_chunk(self, digest: Digest) -> int:
+        """A descriptor for reading a chunk; the caller closes it, and checks what it reads.
+
+        Raises:
+            NotFoundError: `store.unknown_chunk`.
+            StoreError: `store.symlink`, `store.foreign`, `store.unreadable`.
+        """
+        return self._parts.chunks.open(digest)
+
+    def has_chunk(self, digest: Digest) -> bool:
+        return self._parts.chunks.has(digest)
+
+    @contextmanager
+    def hold(self, artifact: ArtifactId) -> Iterator[StoredArtifact]:
+        """Use an artifact: until the end, neither gc nor `remove` takes it away, and it counts as used now.
+
+        The hold is an OS lock, so it ends with the process at the latest.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+        """
+        with self._parts.files.open(artifact) as folder:
+            locks.wait(folder.fd, None, str(artifact), shared=True)
+            self.touch(artifact)
+            yield self.artifact(artifact)
+
+    def touch(self, artifact: ArtifactId) -> None:
+        """Record a use, for eviction. Raises NotFoundError `store.unknown_artifact`."""
+        self._parts.files.touch(artifact)
+
+    # writing
+
+    def pull_draft(
+        self,
+        envelope: Envelope,
+        manifest: Manifest,
+        leaves: bytes,
+        tokens: bytes,
+        *,
+        deadline: float | None = None,
+    ) -> PullDraft:
+        """Begin or resume an artifact whose signatures the caller has judged.
+
+        Waits while another draft of the same artifact is open, in any process, until `deadline` (a
+        `time.monotonic()` value). Raises as `PullDraft`.
+        """
+        return PullDraft(self._parts, envelope, manifest, leaves, tokens, deadline)
+
+    def compute_draft(self, plan: Digest, *, expected_bytes: int = 0, deadline: float | None = None) -> ComputeDraft:
+        """Begin or resume a computation; `plan` names what is computed under which fingerprints.
+
+        `expected_bytes` is reserved under the quotas and the floor. Raises as `ComputeDraft`.
+        """
+        return ComputeDraft(self._parts, plan, expected_bytes, deadline)
+
+    def add_signatures(self, envelope: Envelope) -> None:
+        """Merge signatures, which the caller has judged, into a stored envelope.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+        """
+        artifact = ArtifactId(sha256(envelope.payload))
+        with self._parts.index.writing() as db:
+            self._parts.files.merge(envelope)
+            records.set_meta_bytes(db, artifact, self._parts.files.meta_bytes(artifact))
+
+    # names, pins, removal
+
+    def set_ref(self, ref: Ref, envelope: Envelope, signer: PublicKey) -> None:
+        """Let a name stand for an artifact, here or not.
+
+        Raises:
+            TrustError: `trust.untrusted_signer` unless `signer` signed this very ref in `envelope`;
+                `trust.rollback` for a sequence of that signer that is not above the last one seen.
+        """
+        with self._parts.index.writing():
+            self._parts.refs.set(ref, envelope, signer)
+
+    def remove_ref(self, name: str) -> None:
+        """Forget what a name stands for, but not its sequences. Raises NotFoundError `store.unknown_name`."""
+        with self._parts.index.writing():
+            self._parts.refs.remove(name)
+
+    def refs(self) -> list[StoredRef]:
+        """All refs by name. Raises StoreError `store.ref_damaged`."""
+        return self._parts.refs.refs()
+
+    def ref_sequence(self, name: str, signer: PublicKey) -> int:
+        """The highest sequence seen of a signer for a name, 0 for none; the next one is one higher."""
+        return self._parts.refs.sequence(check_name(name), signer)
+
+    def resolve(self, name_or_id: str) -> ArtifactId:
+        """What a user means: a full id of an artifact here, else a name, else the first 8+ digits of an id.
+
+        What a name stands for need not be here.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`, `store.unknown_name`.
+            UsageError: `store.ambiguous` when several artifacts begin with these digits.
+        """
+        digits = _HEX.fullmatch(name_or_id)
+        if digits and len(digits[1]) == 64:
+            artifact = ArtifactId(Digest.parse(name_or_id))
+            with self._parts.index.reading() as db:
+                if not records.is_recorded(db, artifact):
+                    raise unknown(artifact)
+            return artifact
+        held = self._parts.refs.get(name_or_id)
+        if held is not None:
+            return held.artifact
+        if digits is None:
+            raise unknown_name(name_or_id)
+        with self._parts.index.reading() as db:
+            found = records.ids_with_prefix(db, digits[1])
+        if len(found) > 1:
+            raise UsageError(
+                "store.ambiguous",
+                f"{name_or_id!r} begins {len(found)} artifact ids",
+                hint="give more digits",
+                candidates=[str(artifact) for artifact in found],
+            )
+        if not found:
+            raise unknown_name(name_or_id)
+        return found[0]
+
+    def pin(self, artifact: ArtifactId) -> None:
+        """Keep an artifact whatever the quota says. Raises NotFoundError `store.unknown_artifact`."""
+        with self._parts.index.writing() as db:
+            if not records.is_recorded(db, artifact):
+                raise unknown(artifact)
+            pins = self._parts.folder("pins")
+            self._parts.temp.publish(b"", pins, artifact.hex)
+            pins.sync()
+
+    def unpin(self, artifact: ArtifactId) -> None:
+        """Undo `pin`; nothing when it was not pinned."""
+        with self._parts.index.writing():
+            self._parts.folder("pins").unlink(artifact.hex)
+
+    def remove(self, artifact: ArtifactId) -> None:
+        """Remove an artifact; its chunks stay until gc finds nobody needs them.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+            StoreError: `store.pinned`, `store.in_use`.
+        """
+        self._parts.release_reserve()
+        try:
+            with self._parts.index.writing() as db:
+                if self._parts.is_pinned(artifact):
+                    raise StoreError("store.pinned", f"{artifact.short} is pinned", hint="kvsync pin --remove")
+                if not self._parts.files.has(artifact):
+                    raise unknown(artifact)
+                holder = garbage.exclusive(self._parts, artifact)
+                if holder is None:
+                    raise StoreError("store.in_use", f"{artifact.short} is in use", hint="try again later")
+                with holder:
+                    self._parts.files.discard(artifact)
+                records.remove_artifact(db, artifact)
+        finally:
+            self._parts.take_reserve()
+
+    # matching
+
+    def find_prefix(self, keys: Sequence[PrefixKey]) -> tuple[ArtifactId, int] | None:
+        """The artifact that shares most full blocks with a context of these block keys, and how many.
+
+        `keys` are `block_keys(start_key(fingerprints), tokens, schedule)`, without a salt. Keys bind both
+        fingerprints; under the policy "canary" ask again with the keys of each acceptable pair of
+        `fingerprints()`.
+        """
+        with self._parts.index.reading() as db:
+            return records.find_prefix(db, keys)
+
+    def find_whole(self, tokens: Sequence[int], fingerprints: Fingerprints) -> ArtifactId | None:
+        """The longest artifact with whose tokens `tokens` begin, both fingerprints being equal.
+
+        Under the policy "canary" ask again with each acceptable pair of `fingerprints()`.
+        """
+        with self._parts.index.reading() as db:
+            return records.find_whole(db, tokens, fingerprints)
+
+    def fingerprints(self) -> list[Fingerprints]:
+        """Every pair of fingerprints that artifacts here have, the most recent first."""
+        with self._parts.index.reading() as db:
+            holders = records.fingerprint_holders(db)
+        found = []
+        for artifact in holders:
+            try:
+                found.append(self.artifact(artifact).manifest.fingerprints)
+            except NotFoundError:
+                continue
+        return found
+
+    # upkeep
+
+    def gc(self, *, dry_run: bool = False) -> GcReport:
+        """Remove what nobody needs; over quota also evict, least recently used first.
+
+        Evictable are artifacts without a pin, a ref and a `hold`. A dry run changes nothing and reports
+        the numbers that a run would.
+
+        Raises:
+            UnavailableError: `store.busy`.
+            StoreError: `store.ref_damaged` when eviction is needed but a ref cannot be read.
+        """
+        return garbage.collect(self._parts, dry_run=dry_run)
+
+    def fsck(self, *, repair: RepairSource | None = None, progress: Progress = silent) -> FsckReport:
+        """Check every byte of the store against its digest; with `repair`, fetch what is bad or missing."""
+        return check_store(self._parts, repair, progress)
+
+    def rebuild_index(self) -> None:
+        """Make the index anew from the files, in one transaction."""
+        with self._parts.index.writing() as db:
+            rebuild(db, self._parts)
+
+    def usage(self) -> Usage:
+        """What is here, what is reserved, what the limits are."""
+        with self._parts.index.writing() as db:
+            reconcile(db, self._parts)
+            return quota.usage(db, self._parts.root, self._parts.limits)
