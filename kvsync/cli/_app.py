@@ -18,9 +18,14 @@ COMPLETE_VARIABLE: Final = "_KVSYNC_COMPLETE"
 
 GROUPS: Final = (
     "home",
+    "artifacts",
+    "graft",
+    "upkeep",
+    "fingerprint",
     "trust",
     "peer",
     "keys",
+    "model",
     "completion",
 )
 """Modules of this package, each with `add_commands(app)`, in the order of `--help`."""

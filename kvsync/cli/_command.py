@@ -80,12 +80,7 @@ class Run:
         """The node's store, under the limits of its settings."""
         from kvsync.store import Store, StoreLimits
 
-        settings = self.settings()
-        limits = StoreLimits(
-            quota_bytes=settings.quota_bytes,
-            quota_files=settings.quota_files,
-            free_floor_bytes=settings.free_floor_bytes,
-        )
+        limits = StoreLimits.of(self.settings())
         with Store.open(self.node().store_dir, limits) as store:
             yield store
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvsync.engines.engine import Context, Engine, Logits
-from kvsync.errors import EngineError, UsageError
+from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.graft.match import Match, best_matches, match_artifact
 from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
 from kvsync.pack import ArtifactReader
@@ -128,9 +128,8 @@ def graft(
             record.checks.clear()
             record.tolerated.clear()
     if refusal is None:
-        refusal = Refusal(
-            "graft.miss", "no stored artifact begins like these tokens", "kvsync pull, or kvsync compute"
-        )
+        miss = "no stored artifact begins like these tokens"
+        refusal = Refusal.of(NotFoundError("graft.miss", miss, hint="kvsync pull, or kvsync compute"))
     return _nothing(engine, tokens, record, refusal, recompute=recompute)
 
 

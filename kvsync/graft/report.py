@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 from kvsync_protocol.digest import ArtifactId
@@ -16,15 +15,19 @@ MISS = "miss"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing was grafted; `code` as in the error tables."""
+    """Why nothing was grafted; `code` as in the error tables. `error` is for callers that raise it."""
 
     code: str
     message: str
-    hint: str = ""
+    hint: str
+    error: CodedError = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, error: CodedError) -> Refusal:
-        return cls(error.code, error.message, error.hint)
+        return cls(error.code, error.message, error.hint, error)
+
+    def as_dict(self) -> dict[str, object]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +62,5 @@ class GraftReport:
             "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
             "checks": list(self.checks),
             "tolerated": [difference.field for difference in self.tolerated],
-            "refused": None if self.refused is None else dataclasses.asdict(self.refused),
+            "refused": None if self.refused is None else self.refused.as_dict(),
         }

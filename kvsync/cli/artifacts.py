@@ -1,0 +1,215 @@
+"""`kvsync ls`, `show` and `verify`: what is stored here, who vouches for it, and whether the bytes are whole."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsync.cli._command import Run, command
+from kvsync.cli._render import Facts, Outcome, Table, size
+
+if TYPE_CHECKING:
+    from kvsync.store import Store, StoredArtifact
+    from kvsync_protocol.fingerprint import Fingerprint
+
+ArtifactArgument = Annotated[
+    str, typer.Argument(metavar="ARTIFACT", help="A name, an id, or the first 8 or more digits of an id.")
+]
+
+
+def add_commands(app: typer.Typer) -> None:
+    command(app, "ls")(ls)
+    command(app, "show")(show)
+    command(app, "verify")(verify)
+
+
+def ls(run: Run) -> Outcome:
+    """List the artifacts stored here, newest first."""
+    trusted = run.trust().keys()
+    with run.store() as store:
+        names = _names(store)
+        stored = store.artifacts()
+    entries: list[dict[str, object]] = []
+    rows = []
+    for each in stored:
+        own_names = names.get(str(each.artifact), [])
+        signers = len(each.envelope.signers(trusted))
+        entries.append(
+            {
+                "artifact": str(each.artifact),
+                "names": own_names,
+                "tokens": each.manifest.tokens.count,
+                "bytes": each.bytes,
+                "created": _when(each.created),
+                "pinned": each.pinned,
+                "trusted_signers": signers,
+            }
+        )
+        rows.append(
+            (
+                each.artifact.short,
+                ", ".join(own_names) or "-",
+                each.manifest.tokens.count,
+                size(each.bytes),
+                _when(each.created),
+                "yes" if signers else "no",
+                "yes" if each.pinned else "-",
+            )
+        )
+    headers = ("ARTIFACT", "NAME", "TOKENS", "SIZE", "STORED", "TRUSTED", "PINNED")
+    notes = [] if rows else ["no artifacts here yet; kvsync compute makes one, kvsync pull fetches one"]
+    return Outcome(
+        {"artifacts": entries}, [Table(headers, rows, frozenset({"TOKENS", "SIZE"}))] if rows else [], notes
+    )
+
+
+def show(run: Run, artifact: ArtifactArgument) -> Outcome:
+    """Show one artifact: contents, fingerprints, signers.
+
+    Signatures are checked against the keys known here. Its chunks are not read; `kvsync verify` does that.
+    """
+    with run.store() as store:
+        stored = store.artifact(store.resolve(artifact))
+        names = _names(store).get(str(stored.artifact), [])
+    signers = _signers(run, stored)
+    manifest, layout = stored.manifest, stored.manifest.layout
+    boundaries = [cut for cut in manifest.schedule.boundaries if cut < layout.tokens]
+    facts: list[tuple[str, object]] = [
+        ("artifact", stored.artifact),
+        ("names", ", ".join(names) or "-"),
+        ("stored", _when(stored.created)),
+        ("pinned", stored.pinned),
+        ("tokens", f"{layout.tokens}, digest {manifest.tokens.digest}"),
+        ("text", manifest.tokens.text or "not recorded"),
+        ("chat template", manifest.tokens.template or "none"),
+        ("blocks", f"{layout.full_blocks} of {layout.block_tokens} tokens, {layout.tail_tokens} in the last one"),
+        ("earlier cuts", ", ".join(map(str, boundaries)) or "none"),
+        ("logits", f"{layout.vocab} × {layout.logits_dtype.value}"),
+        ("bytes", f"{layout.total_bytes} ({size(layout.total_bytes)}) in {manifest.tree.size} chunks"),
+        ("merkle root", manifest.tree.root),
+    ]
+    groups = [
+        (g.name, g.kind.value, _ranges(g.layers), g.kv_heads, g.key_dim, g.value_dim, g.dtype.value, g.window or "-")
+        for g in layout.groups
+    ]
+    data: dict[str, object] = {
+        "artifact": str(stored.artifact),
+        "names": names,
+        "created": _when(stored.created),
+        "pinned": stored.pinned,
+        "tokens": {
+            "count": layout.tokens,
+            "digest": str(manifest.tokens.digest),
+            "text": None if manifest.tokens.text is None else str(manifest.tokens.text),
+            "template": None if manifest.tokens.template is None else str(manifest.tokens.template),
+        },
+        "schedule": {
+            "block_tokens": manifest.schedule.block_tokens,
+            "boundaries": list(manifest.schedule.boundaries),
+        },
+        "groups": [
+            {
+                "name": g.name,
+                "kind": g.kind.value,
+                "layers": list(g.layers),
+                "kv_heads": g.kv_heads,
+                "key_dim": g.key_dim,
+                "value_dim": g.value_dim,
+                "dtype": g.dtype.value,
+                "window": g.window,
+            }
+            for g in layout.groups
+        ],
+        "logits": {"vocab": layout.vocab, "dtype": layout.logits_dtype.value},
+        "bytes": layout.total_bytes,
+        "tree": {"root": str(manifest.tree.root), "size": manifest.tree.size},
+        "compatibility": _fingerprint(manifest.fingerprints.compatibility),
+        "numerics": _fingerprint(manifest.fingerprints.numerics),
+        "signers": signers,
+    }
+    view = [
+        Facts(facts),
+        "",
+        Table(("GROUP", "KIND", "LAYERS", "KV HEADS", "KEY DIM", "VALUE DIM", "DTYPE", "WINDOW"), groups),
+        "",
+        *_fingerprint_view(manifest.fingerprints.compatibility),
+        "",
+        *_fingerprint_view(manifest.fingerprints.numerics),
+        "",
+        Table(
+            ("SIGNER", "KEY", "TRUSTED"), [(s["name"], s["key"], "yes" if s["trusted"] else "no") for s in signers]
+        ),
+    ]
+    return Outcome(data, view)
+
+
+def verify(run: Run, artifact: ArtifactArgument) -> Outcome:
+    """Check one artifact fully: signature, leaves, every chunk."""
+    from kvsync.cli._verify import verify_artifact
+
+    trusted = run.trust().keys()
+    with run.store() as store, run.progress() as progress:
+        stored = store.artifact(store.resolve(artifact))
+        checks = verify_artifact(store, stored, trusted, progress)
+    data = {
+        "artifact": str(stored.artifact),
+        "verified": True,
+        "checks": list(checks),
+        "chunks": stored.manifest.tree.size,
+        "bytes": stored.manifest.tree.total_bytes,
+    }
+    return Outcome(data, [Facts([(check, "ok") for check in checks]), f"{stored.artifact} is whole"])
+
+
+def _names(store: Store) -> dict[str, list[str]]:
+    """Names by artifact id."""
+    found: dict[str, list[str]] = {}
+    for held in store.refs():
+        names = found.setdefault(str(held.artifact), [])
+        if held.name not in names:
+            names.append(held.name)
+    return found
+
+
+def _signers(run: Run, stored: StoredArtifact) -> list[dict[str, object]]:
+    """Trusted keys that have signed, then how many further signatures there are, with what they claim."""
+    own = run.keys().signer.public
+    names = {own: "(this node)", **{signer.key: signer.name for signer in run.trust().signers()}}
+    valid = stored.envelope.signers(names)
+    found: list[dict[str, object]] = [{"name": names[key], "key": str(key), "trusted": True} for key in valid]
+    known = {key.key_id for key in valid}
+    for signature in stored.envelope.signatures:
+        if signature.key_id not in known:
+            found.append(
+                {"name": "(unknown)", "key": f"claims key id {signature.key_id or 'none'}", "trusted": False}
+            )
+    return found
+
+
+def _fingerprint(fingerprint: Fingerprint) -> dict[str, object]:
+    return {"digest": str(fingerprint.digest), "fields": fingerprint.as_json()}
+
+
+def _fingerprint_view(fingerprint: Fingerprint) -> list[str | Table | Facts]:
+    return [
+        f"{fingerprint.kind.value} {fingerprint.digest}",
+        Facts([(f"  {n}", v) for n, v in sorted(fingerprint.fields.items())]),
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-4, 6-10` for the numbers of layers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _when(created: float) -> str:
+    return datetime.datetime.fromtimestamp(created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,58 @@
+"""`kvsync model`: the models kvsync knows by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvsync.cli._command import Run, command
+from kvsync.cli._render import Facts, Outcome, Table, size
+
+
+def add_commands(app: typer.Typer) -> None:
+    group = typer.Typer(name="model", help="Models that kvsync knows by name.", rich_markup_mode=None)
+    command(group, "fetch")(fetch)
+    command(group, "ls")(ls)
+    app.add_typer(group)
+
+
+def fetch(run: Run, name: Annotated[str, typer.Argument(help="A name from `kvsync model ls`.")]) -> Outcome:
+    """Download, check and convert a model.
+
+    Every file is pinned by its SHA-256. A model that is here already is not fetched again.
+    """
+    from kvsync import models
+
+    with run.progress() as progress:
+        found = models.fetch(name, progress)
+    data = {
+        "model": found.name,
+        "path": str(found.path),
+        "licence": found.licence,
+        "notice": found.notice,
+        "fresh": found.fresh,
+    }
+    return Outcome(data, [Facts([("model", found.name), ("path", found.path)])], notes=[found.notice])
+
+
+def ls(run: Run) -> Outcome:
+    """List the models kvsync knows by name."""
+    from kvsync import models
+
+    entries = models.list_models()
+    data = [
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "licence": entry.licence,
+            "fetched": entry.fetched,
+            "path": None if entry.path is None else str(entry.path),
+            "bytes": entry.bytes,
+        }
+        for entry in entries
+    ]
+    rows = [
+        (e.name, e.title, e.licence, size(e.bytes) if e.fetched else "not fetched", e.path or "-") for e in entries
+    ]
+    return Outcome({"models": data}, [Table(("NAME", "MODEL", "LICENCE", "SIZE", "PATH"), rows)])

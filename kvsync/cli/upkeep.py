@@ -1,0 +1,98 @@
+"""`kvsync rm`, `pin`, `unpin`, `gc` and `fsck`: what stays in the store, and in what state."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvsync.cli._command import Run, command
+from kvsync.cli._render import Facts, Outcome, Table, size
+from kvsync.cli.artifacts import ArtifactArgument
+
+
+def add_commands(app: typer.Typer) -> None:
+    command(app, "rm")(rm)
+    command(app, "pin")(pin)
+    command(app, "unpin")(unpin)
+    command(app, "gc")(gc)
+
+
+def rm(run: Run, artifact: ArtifactArgument) -> Outcome:
+    """Remove an artifact and its names.
+
+    Chunks that no other artifact has go with the next `kvsync gc`.
+    """
+    with run.store() as store:
+        found = store.resolve(artifact)
+        store.remove(found)
+        names = [held.name for held in store.refs() if held.artifact == found]
+        for name in names:
+            store.remove_ref(name)
+    return Outcome({"artifact": str(found), "names": names}, [f"{found} is removed"])
+
+
+def pin(
+    run: Run,
+    artifact: ArtifactArgument,
+    remove: Annotated[bool, typer.Option("--rm", help="Unpin instead.")] = False,
+) -> Outcome:
+    """Keep an artifact, whatever quota or `rm` say."""
+    if remove:
+        return unpin(run, artifact)
+    with run.store() as store:
+        found = store.resolve(artifact)
+        store.pin(found)
+    return Outcome({"artifact": str(found), "pinned": True}, [f"{found} is pinned"])
+
+
+def unpin(run: Run, artifact: ArtifactArgument) -> Outcome:
+    """Let an artifact be removed again."""
+    with run.store() as store:
+        found = store.resolve(artifact)
+        store.unpin(found)
+    return Outcome({"artifact": str(found), "pinned": False}, [f"{found} is not pinned"])
+
+
+def gc(
+    run: Run,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; tell what would go.")] = False,
+) -> Outcome:
+    """Remove what nobody needs, and enforce the quota.
+
+    Over the quota, artifacts without a pin and a name go, the least recently used first.
+    """
+    with run.store() as store:
+        report = store.gc(dry_run=dry_run)
+        usage = store.usage()
+    data: dict[str, object] = {
+        "dry_run": dry_run,
+        "chunks": report.chunks,
+        "bytes": report.bytes,
+        "evicted": [str(artifact) for artifact in report.evicted],
+        "drafts": report.drafts,
+        "temp_files": report.temp_files,
+        "quarantined": report.quarantined,
+        "left": {
+            "artifacts": usage.artifacts,
+            "chunks": usage.chunks,
+            "bytes": usage.bytes,
+            "files": usage.files,
+            "quota_bytes": usage.quota_bytes,
+            "quota_files": usage.quota_files,
+            "free_bytes": usage.free_bytes,
+        },
+    }
+    view: list[str | Table | Facts] = [
+        Facts(
+            [
+                ("chunks", f"{report.chunks}, {size(report.bytes)}"),
+                ("evicted artifacts", ", ".join(artifact.short for artifact in report.evicted) or "none"),
+                ("abandoned drafts", report.drafts),
+                ("temporary files", report.temp_files),
+                ("quarantined files", report.quarantined),
+                ("left", f"{usage.artifacts} artifacts, {size(usage.bytes)}"),
+            ]
+        )
+    ]
+    return Outcome(data, view, notes=["nothing was changed: this is what would go"] if dry_run else [])
