@@ -3,7 +3,7 @@
 from kvsync.store.artifacts import StoredArtifact
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
-from kvsync.store.fsck import FsckReport, RepairSource
+from kvsync.store.fsck import Finding, FsckReport, RepairSource
 from kvsync.store.garbage import GcReport
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.refs import StoredRef
@@ -11,6 +11,7 @@ from kvsync.store.store import Store
 
 __all__ = [
     "ComputeDraft",
+    "Finding",
     "FsckReport",
     "GcReport",
     "PullDraft",

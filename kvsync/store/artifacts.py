@@ -10,14 +10,14 @@ Whether anybody here trusts a signature is not asked: that is the reader's polic
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
+from kvsync.store import locks
 from kvsync.store.folder import Folder
 from kvsync.store.temp import TempFiles
-from kvsync_protocol.digest import ArtifactId, Digest, sha256
+from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import IntegrityError, ProtocolError
 from kvsync_protocol.leaves import LeafTable
@@ -27,7 +27,6 @@ from kvsync_protocol.manifest import Manifest
 ENVELOPE: Final = "envelope.json"
 LEAVES: Final = "leaves"
 TOKENS: Final = "tokens"
-_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class ArtifactFiles:
 
     def ids(self) -> list[ArtifactId]:
         """Every artifact folder here, sound or not."""
-        return [ArtifactId(Digest.parse(name)) for name in self._folder.names() if _ID.fullmatch(name)]
+        return [ArtifactId(digest) for digest in self._folder.digests()]
 
     def has(self, artifact: ArtifactId) -> bool:
         return self._folder.status(artifact.hex) is not None
@@ -80,6 +79,26 @@ class ArtifactFiles:
             return self._folder.child(artifact.hex)
         except NotFoundError as error:
             raise unknown(artifact) from error
+
+    def lock(self, artifact: ArtifactId, *, shared: bool) -> Folder | None:
+        """The artifact's folder, locked until it is closed; exclusively only if nobody holds it, else None.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+        """
+        folder = self.open(artifact)
+        try:
+            if shared:
+                locks.wait(folder.fd, None, f"artifact {artifact.short}", shared=True)
+            elif not locks.attempt(folder.fd):
+                folder.close()
+                return None
+            if not self._folder.holds(artifact.hex, folder.fd):
+                raise unknown(artifact)  # removed while we waited
+        except BaseException:
+            folder.close()
+            raise
+        return folder
 
     def read(self, artifact: ArtifactId, name: str, limit: int) -> bytes:
         """One of the three files.

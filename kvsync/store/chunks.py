@@ -92,7 +92,12 @@ class ChunkFiles:
         self._folder.sync()
 
     def shards(self) -> list[str]:
-        return [name for name in self._folder.names() if _SHARD.fullmatch(name)]
+        """The folders that chunks stand in; a link in the place of one is passed over."""
+        found = []
+        for name in self._folder.names():
+            if _SHARD.fullmatch(name) and (status := self._folder.status(name)) and stat.S_ISDIR(status.st_mode):
+                found.append(name)
+        return found
 
     def scan(self, shard: str) -> Iterator[tuple[Digest, int]]:
         """Digest and size of every chunk in a shard."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError
 from kvsync.files import write_error
+from kvsync_protocol.digest import Digest
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: a planted pipe must not hang the opener; regular files do not care."""
 
@@ -72,6 +75,14 @@ class Folder:
         """Everything inside, in a stable order."""
         return sorted(os.listdir(self.fd))  # noqa: PTH208  by descriptor
 
+    def digests(self) -> list[Digest]:
+        """The folders inside that are named by a digest's hex digits; links and files are passed over."""
+        found = []
+        for name in self.names():
+            if _DIGEST.fullmatch(name) and (status := self.status(name)) and stat.S_ISDIR(status.st_mode):
+                found.append(Digest.parse(name))
+        return found
+
     def status(self, name: str) -> os.stat_result | None:
         """The status of an entry itself, links not followed; None when there is none."""
         try:
@@ -84,16 +95,19 @@ class Folder:
 
         Raises:
             NotFoundError: `file.missing`.
-            StoreError: `store.symlink`, `store.foreign`, `store.full`, `store.unreadable`.
+            StoreError: `store.symlink`, `store.foreign`, `store.lax_mode`, `store.full`, `store.unreadable`.
         """
         try:
             descriptor = os.open(name, flags | _FILE, 0o600, dir_fd=self.fd)
         except OSError as error:
             raise open_error(error, self.path / name) from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise StoreError("store.foreign", f"{self.path / name} is not a regular file")
-        return descriptor
+        mode, path = os.fstat(descriptor).st_mode, self.path / name
+        if stat.S_ISREG(mode) and not stat.S_IMODE(mode) & 0o077:
+            return descriptor
+        os.close(descriptor)
+        if stat.S_ISREG(mode):
+            raise StoreError("store.lax_mode", f"{path} is open to other users", hint="kvsync fsck tightens it")
+        raise StoreError("store.foreign", f"{path} is not a regular file")
 
     def read(self, name: str, limit: int) -> bytes:
         """A whole file. Raises as `open_file`; StoreError `store.file_too_large` beyond `limit` bytes."""

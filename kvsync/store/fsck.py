@@ -1,28 +1,222 @@
-"""fsck."""
+"""fsck: every byte of the store against its digest, bad files set aside, bad chunks fetched again.
+
+    chunk bytes ──► bad: moved to quarantine/     artifact files ──► bad: moved to quarantine/
+         └─► what artifacts lack ──► RepairSource ──► verified, stored
+    index ──► at odds with the files: rebuilt
+
+What a killed process leaves is no finding: unpublished writes, drafts and counts that lag behind are
+part of normal life, and the next open or gc deals with them. Knows no peer: a repair brings its source.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import secrets
+import sqlite3
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kvsync.errors import KvsyncError, NotFoundError, StoreError
 from kvsync.progress import Progress
+from kvsync.store.artifacts import is_damage
+from kvsync.store.hashing import bad_chunks, problem
+from kvsync.store.index import add_chunks, snapshot
+from kvsync.store.inspection import stray_files
 from kvsync.store.parts import Parts
-from kvsync_protocol.digest import ArtifactId
+from kvsync.store.reconcile import rebuild, reconcile
+from kvsync.store.records import remove_artifact
+from kvsync_protocol.digest import ArtifactId, Digest, sha256
+from kvsync_protocol.errors import CodedError, ProtocolError
 from kvsync_protocol.leaves import Leaf
+
+_log = logging.getLogger(__name__)
 
 
 class RepairSource(Protocol):
-    """Where fsck gets the bytes of a bad or missing chunk again."""
+    """Where fsck gets a chunk again, for example the peers that have the artifact."""
 
     def fetch(self, artifact: ArtifactId, index: int, leaf: Leaf) -> bytes:
-        """The chunk's bytes, which fsck checks; any CodedError means this source cannot give it."""
+        """The bytes of a leaf, which fsck checks. Any CodedError means it cannot be had here."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. Codes: `integrity.chunk`, `store.missing_chunk`, `store.symlink`,
+    `store.foreign`, `store.lax_mode`, `store.ref_damaged`, `store.index_stale`, and for artifact files
+    those of the parsers (`integrity.*`, `json.*`, `manifest.*`, …)."""
+
+    code: str
+    name: str
+    """A path relative to the store, or a digest."""
+    detail: str
+    artifacts: tuple[ArtifactId, ...] = ()
+    """Who needs it."""
+    repaired: bool = False
+    """Nothing is left to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class FsckReport:
+    """`clean` when nothing was wrong, `sound` when nothing is wrong any more."""
+
     chunks: int
+    bytes: int
+    artifacts: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+    @property
+    def sound(self) -> bool:
+        return all(finding.repaired for finding in self.findings)
 
 
 def check_store(parts: Parts, repair: RepairSource | None, progress: Progress) -> FsckReport:
-    raise NotImplementedError
+    """Raises as `Store.fsck`; what is wrong with the store's content is reported, not raised."""
+    findings = [Finding(s.code, s.path, s.detail, repaired=s.handled) for s in stray_files(parts)]
+    present = parts.chunks.scan_all()
+    bad = _set_aside_chunks(parts, bad_chunks(parts.chunks, present, progress))
+    lacking, damaged, count = _check_artifacts(parts)
+    findings += damaged
+    findings += _chunk_findings(parts, bad, lacking, repair, progress)
+    findings += _check_refs(parts)
+    findings += _check_index(parts)
+    for finding in findings:
+        _log.warning("%s: %s: %s%s", finding.code, finding.name, finding.detail, " (repaired)" * finding.repaired)
+    return FsckReport(len(present), sum(present.values()), count, tuple(findings))
+
+
+def _set_aside_chunks(parts: Parts, suspects: dict[Digest, str]) -> dict[Digest, str]:
+    """Move bad chunk files to quarantine, where nothing serves them."""
+    if not suspects:
+        return {}
+    bad = {}
+    with parts.index.writing() as db:
+        for digest in suspects:
+            wrong = problem(parts.chunks, digest)  # a transfer may have replaced it since
+            if wrong is not None:
+                bad[digest] = wrong
+                parts.chunks.move_to(parts.folder("quarantine"), digest)
+                db.execute("DELETE FROM chunks WHERE digest = ?", (digest.raw,))
+    return bad
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A leaf of an artifact whose chunk is not here."""
+
+    artifact: ArtifactId
+    index: int
+    leaf: Leaf
+
+
+def _check_artifacts(parts: Parts) -> tuple[dict[Digest, list[_Need]], list[Finding], int]:
+    """What sound artifacts lack, findings for the others, and how many there are."""
+    lacking: dict[Digest, list[_Need]] = {}
+    findings, ids = [], parts.files.ids()
+    for artifact in ids:
+        try:
+            _stored, table, _tokens = parts.files.verify(artifact)
+        except NotFoundError:
+            continue  # removed meanwhile
+        except (KvsyncError, ProtocolError) as error:
+            if not is_damage(error):
+                raise
+            findings.append(_set_aside_artifact(parts, artifact, error))
+            continue
+        sizes = parts.chunks.sizes(leaf.digest for leaf in table.leaves)
+        for index, leaf in enumerate(table.leaves):
+            if sizes.get(leaf.digest) != leaf.size:
+                lacking.setdefault(leaf.digest, []).append(_Need(artifact, index, leaf))
+    return lacking, findings, len(ids)
+
+
+def _set_aside_artifact(parts: Parts, artifact: ArtifactId, error: CodedError) -> Finding:
+    """Move a damaged artifact to quarantine; its chunks stay until gc, so pulling it again is cheap."""
+    with parts.index.writing() as db:
+        if parts.files.has(artifact):
+            parts.files.move_to(parts.folder("quarantine"), artifact, f"{artifact.hex}.{secrets.token_hex(4)}")
+        remove_artifact(db, artifact)
+    return Finding(error.code, f"artifacts/{artifact.hex}", f"{error.message}; set aside, pull it again", (artifact,))
+
+
+def _chunk_findings(
+    parts: Parts,
+    bad: dict[Digest, str],
+    lacking: dict[Digest, list[_Need]],
+    repair: RepairSource | None,
+    progress: Progress,
+) -> list[Finding]:
+    findings = []
+    for digest in sorted(bad.keys() | lacking.keys()):
+        needs = lacking.get(digest, [])
+        finding = Finding(
+            "integrity.chunk" if digest in bad else "store.missing_chunk",
+            str(digest),
+            bad.get(digest, "the chunk file is missing"),
+            tuple(dict.fromkeys(need.artifact for need in needs)),
+            repaired=not needs,  # nobody lacks it; a draft fetches it again by itself
+        )
+        if needs and repair is not None:
+            finding = _repair(parts, finding, needs, repair)
+        findings.append(finding)
+        if repair is not None:
+            progress("repairing", len(findings), len(bad.keys() | lacking.keys()), "chunks")
+    return findings
+
+
+def _repair(parts: Parts, finding: Finding, needs: list[_Need], source: RepairSource) -> Finding:
+    """Ask for the chunk on behalf of one artifact after the other until it is had."""
+    said = ""
+    for need in needs:
+        try:
+            data = source.fetch(need.artifact, need.index, need.leaf)
+        except CodedError as error:
+            said = f"{error.message} ({error.code})"
+            continue
+        if len(data) != need.leaf.size or sha256(data) != need.leaf.digest:
+            said = "the source gave other bytes"
+            continue
+        parts.chunks.publish(need.leaf.digest, memoryview(data))
+        parts.chunks.sync((need.leaf.digest,))
+        with parts.index.writing() as db:
+            add_chunks(db, {need.leaf.digest: need.leaf.size})
+        return replace(finding, detail=f"{finding.detail}; fetched again", repaired=True)
+    return replace(finding, detail=f"{finding.detail}; not repaired: {said}")
+
+
+def _check_refs(parts: Parts) -> list[Finding]:
+    findings = []
+    for name in parts.refs.file_names():
+        try:
+            parts.refs.check(name)
+        except StoreError as error:
+            findings.append(Finding(error.code, f"refs/{name}", error.message))
+    return findings
+
+
+def _check_index(parts: Parts) -> list[Finding]:
+    """Rebuild the index if it says anything else than the files do."""
+    with parts.index.writing() as db:
+        reconcile(db, parts)
+        _count_all_chunks(db, parts)
+        db.execute("SAVEPOINT comparison")
+        before = snapshot(db)
+        rebuild(db, parts)
+        differing = sorted(name for name, rows in snapshot(db).items() if rows != before[name])
+        if differing:
+            detail = f"the tables {', '.join(differing)} differed from the files; rebuilt"
+            return [Finding("store.index_stale", "index.sqlite", detail, repaired=True)]
+        db.execute("ROLLBACK TO comparison")
+    return []
+
+
+def _count_all_chunks(db: sqlite3.Connection, parts: Parts) -> None:
+    """A power cut may have lost the last counts; that is no finding."""
+    present = parts.chunks.scan_all()
+    recorded = {Digest(raw) for (raw,) in db.execute("SELECT digest FROM chunks")}
+    db.executemany("DELETE FROM chunks WHERE digest = ?", [(d.raw,) for d in recorded - present.keys()])
+    add_chunks(db, present)

@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from kvsync.errors import NotFoundError
-from kvsync.store import leases, locks, records
-from kvsync.store.folder import Folder
+from kvsync.errors import StoreError
+from kvsync.store import leases, records
 from kvsync.store.index import add_chunks
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
@@ -161,7 +160,7 @@ class _Collection:
             if not candidates:
                 break
             artifact = candidates.pop()
-            holder = exclusive(self._parts, artifact)
+            holder = self._parts.files.lock(artifact, shared=False)
             if holder is None:
                 continue  # somebody is reading it
             holders.callback(holder.close)
@@ -206,13 +205,18 @@ class _Collection:
         return found
 
 
-def exclusive(parts: Parts, artifact: ArtifactId) -> Folder | None:
-    """The artifact's folder under an exclusive lock, or None while somebody holds it for reading."""
+def remove(parts: Parts, artifact: ArtifactId) -> None:
+    """Take one artifact away, its chunks left to gc. Raises as `Store.remove`."""
+    parts.release_reserve()
     try:
-        folder = parts.files.open(artifact)
-    except NotFoundError:
-        return None
-    if locks.attempt(folder.fd):
-        return folder
-    folder.close()
-    return None
+        with parts.index.writing() as db:
+            if parts.is_pinned(artifact):
+                raise StoreError("store.pinned", f"artifact {artifact.short} is pinned", hint="unpin it first")
+            holder = parts.files.lock(artifact, shared=False)
+            if holder is None:
+                raise StoreError("store.in_use", f"artifact {artifact.short} is in use", hint="try again later")
+            with holder:
+                parts.files.discard(artifact)
+            records.remove_artifact(db, artifact)
+    finally:
+        parts.take_reserve()

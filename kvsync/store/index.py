@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kvsync.errors import KvsyncError, StoreError, UnavailableError
+from kvsync.store.folder import open_error
 from kvsync_protocol.digest import Digest
 
 SCHEMA_VERSION: Final = 1
@@ -74,9 +76,7 @@ class Index:
 
     def _connect(self) -> sqlite3.Connection:
         with _named(self.path):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            self._inode = os.fstat(descriptor).st_ino
-            os.close(descriptor)
+            self._inode = _prepare(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
@@ -143,6 +143,21 @@ class Index:
         self._writer.close()
 
 
+def _prepare(path: Path) -> int:
+    """Make the file if absent, for this user alone; its inode. SQLite gives its side files the same mode."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise open_error(error, path) from error
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise StoreError("store.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
+        return status.st_ino
+    finally:
+        os.close(descriptor)
+
+
 def create_tables(db: sqlite3.Connection) -> None:
     """Drop whatever there is and make empty tables, inside the caller's transaction."""
     names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall()
@@ -168,8 +183,26 @@ def add_chunks(db: sqlite3.Connection, chunks: dict[Digest, int]) -> None:
     db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?)", [(d.raw, size) for d, size in chunks.items()])
 
 
+def snapshot(db: sqlite3.Connection) -> dict[str, set[tuple[object, ...]]]:
+    """The content of every table without SQLite's own row numbers, to compare two indexes by."""
+    return {name: set(db.execute(query).fetchall()) for name, query in _SNAPSHOT.items()}
+
+
+_SNAPSHOT: Final = {
+    "totals": "SELECT bytes, chunks FROM totals",
+    "chunks": "SELECT digest, size FROM chunks",
+    "artifacts": "SELECT id, token_digest, token_count, compatibility, numerics, bytes, meta_bytes FROM artifacts",
+    "artifact_chunks": "SELECT id, digest FROM artifact_chunks JOIN artifacts a ON a.key = artifact",
+    "block_keys": "SELECT b.key, id FROM block_keys b JOIN artifacts a ON a.key = artifact",
+    "drafts": "SELECT kind, name, expected, settled FROM drafts",
+    "leases": "SELECT kind, name, digest, size FROM leases JOIN drafts d ON d.key = draft",
+}
+
+
 def _damaged(path: Path) -> StoreError:
-    return StoreError("store.index_damaged", f"{path} is damaged", hint="kvsync fsck rebuilds it from the files")
+    return StoreError(
+        "store.index_damaged", f"{path} is damaged", hint="stop the processes that use it; the next open rebuilds it"
+    )
 
 
 @contextmanager

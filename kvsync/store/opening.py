@@ -47,12 +47,11 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
                 index=index,
             )
             with index.writing() as db:
-                found = db.execute("PRAGMA user_version").fetchone()[0]
-                if found == SCHEMA_VERSION:
+                if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
                     reconcile(db, parts)
                 else:
-                    if parts.files.ids() or found:
-                        _log.warning("the index is absent or of version %d: rebuilding it from the files", found)
+                    if parts.files.ids():
+                        _log.warning("the index of %s is new: filling it from the files", root.path)
                     rebuild(db, parts)
             if root.status("reserve") is None:
                 parts.take_reserve()
@@ -67,39 +66,52 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
 
 
 def _open_index(root: Folder) -> Index:
-    """The index, emptied if it was damaged. Raises StoreError `store.index_damaged`, VersionError."""
+    """The index, made anew (empty) if it was damaged or of an older version.
+
+    Raises:
+        StoreError: `store.index_damaged`, `store.index_version` while other processes use it.
+        VersionError: `version.index`.
+    """
     deadline = time.monotonic() + REPLACE_WAIT_S
     while True:
         try:
             return _sound_index(root.path / INDEX)
         except StoreError as error:
-            if error.code != "store.index_damaged":
+            if error.code not in _REPLACEABLE:
                 raise
-            if locks.attempt(root.fd):  # nobody else has the store open
-                _log.warning("%s: setting it aside and rebuilding it from the files", error)
-                for end in ("", "-wal", "-shm"):
-                    root.unlink(INDEX + end)
-                index = _sound_index(root.path / INDEX)
+            alone = locks.attempt(root.fd)
+            try:
+                if alone:
+                    _log.warning("%s: it is made anew from the files (%s)", error, error.code)
+                    for end in ("", "-wal", "-shm"):
+                        root.unlink(INDEX + end)
+                    return _sound_index(root.path / INDEX)
+            finally:
+                # A failed attempt has dropped the shared lock too.
                 locks.wait(root.fd, None, INDEX, shared=True)
-                return index
-            locks.wait(root.fd, None, INDEX, shared=True)
             if time.monotonic() > deadline:
-                raise StoreError(
-                    "store.index_damaged",
-                    f"{root.path / INDEX} is damaged and other processes use it",
-                    hint="stop them, then open the store again",
-                ) from error
-            time.sleep(0.05)
+                raise
+        time.sleep(0.05)
+
+
+_REPLACEABLE: Final = ("store.index_damaged", "store.index_version")
 
 
 def _sound_index(path: Path) -> Index:
     index = Index(path)
     try:
-        if index.version() > SCHEMA_VERSION:
+        version = index.version()
+        if version > SCHEMA_VERSION:
             raise VersionError(
                 "version.index",
                 f"{path} was written by a newer version of kvsync",
                 hint="upgrade, or remove index.sqlite to have it rebuilt",
+            )
+        if 0 < version < SCHEMA_VERSION:
+            raise StoreError(
+                "store.index_version",
+                f"{path} is of version {version}, not {SCHEMA_VERSION}",
+                hint="stop the processes that use it; the next open rebuilds it",
             )
         index.check()
     except BaseException:

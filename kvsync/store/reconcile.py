@@ -51,18 +51,18 @@ def record(db: sqlite3.Connection, parts: Parts, artifact: ArtifactId) -> bool:
 
 def _reconcile_drafts(db: sqlite3.Connection, parts: Parts, kind: str) -> None:
     folder = parts.folder(kind)
-    present = {name for name in folder.names() if len(name) == 64}
+    present = set(folder.digests())
     rows = db.execute("SELECT name, settled FROM drafts WHERE kind = ?", (kind,)).fetchall()
     for raw, settled in rows:
         name = Digest(raw)
-        if name.hex not in present:
+        if name not in present:
             leases.settle(db, parts.chunks, kind, name)
             leases.release(db, kind, name)
         elif not settled and (lock := DraftLock.attempt(folder, name.hex)) is not None:
             leases.close(db, parts.chunks, kind, name)
             lock.release()
-    for text in sorted(present - {raw.hex() for raw, _ in rows}):
-        restore_draft(db, parts, kind, Digest.parse(text))
+    for name in sorted(present - {Digest(raw) for raw, _ in rows}):
+        restore_draft(db, parts, kind, name)
 
 
 def restore_draft(db: sqlite3.Connection, parts: Parts, kind: str, name: Digest) -> None:
@@ -94,7 +94,26 @@ def draft_leaves(parts: Parts, kind: str, name: Digest) -> list[Leaf] | None:
 
 
 def rebuild(db: sqlite3.Connection, parts: Parts) -> None:
-    """Fill fresh tables from the files."""
+    """Fill fresh tables from the files. What drafts in use have leased is taken over from the old ones."""
+    live = _live_drafts(db, parts)
     create_tables(db)
     add_chunks(db, parts.chunks.scan_all())
+    for kind, name, expected, leaves in live:
+        leases.register(db, kind, name, leaves, expected)
     reconcile(db, parts)
+
+
+def _live_drafts(db: sqlite3.Connection, parts: Parts) -> list[tuple[str, Digest, int, list[Leaf]]]:
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'leases'").fetchone() is None:
+        return []
+    found = []
+    for key, kind, raw, expected in db.execute(
+        "SELECT key, kind, name, expected FROM drafts WHERE settled = 0"
+    ).fetchall():
+        lock = DraftLock.attempt(parts.folder(kind), raw.hex())
+        if lock is not None:
+            lock.release()
+            continue
+        rows = db.execute("SELECT digest, size FROM leases WHERE draft = ?", (key,)).fetchall()
+        found.append((kind, Digest(raw), expected, [Leaf(Digest(digest), size) for digest, size in rows]))
+    return found

@@ -54,7 +54,7 @@ class RefFiles:
 
     def refs(self) -> list[StoredRef]:
         """All names that stand for something, by name. Raises StoreError `store.ref_damaged`."""
-        states = [self._read(name) for name in self._folder.names() if name.endswith(_END)]
+        states = [self._read(name) for name in self.file_names()]
         return sorted((s.current for s in states if s is not None and s.current is not None), key=lambda r: r.name)
 
     def get(self, name: str) -> StoredRef | None:
@@ -102,6 +102,9 @@ class RefFiles:
         if state is None or state.current is None:
             raise unknown_name(name)
         self._write(name, _State(None, state.sequences))
+
+    def file_names(self) -> list[str]:
+        return [name for name in self._folder.names() if name.endswith(_END)]
 
     def check(self, file_name: str) -> None:
         """Raises StoreError `store.ref_damaged` unless the file is a ref's."""

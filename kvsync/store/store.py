@@ -5,15 +5,13 @@ Several processes and threads may use one store at once; an open `Store` must no
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-from kvsync.errors import NotFoundError, StoreError, UsageError
+from kvsync.errors import NotFoundError, StoreError
 from kvsync.progress import Progress, silent
-from kvsync.store import garbage, locks, opening, quota, records
+from kvsync.store import garbage, names, opening, quota, records
 from kvsync.store.artifacts import StoredArtifact, is_damage, unknown
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
@@ -22,7 +20,7 @@ from kvsync.store.garbage import GcReport
 from kvsync.store.parts import Parts
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.reconcile import rebuild, reconcile
-from kvsync.store.refs import StoredRef, unknown_name
+from kvsync.store.refs import StoredRef
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import ProtocolError
@@ -30,9 +28,6 @@ from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.ref import Ref, check_name
 from kvsync_protocol.signing import PublicKey
-
-SHORTEST_PREFIX: Final = 8
-_HEX: Final = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})", re.ASCII)
 
 
 class Store:
@@ -47,7 +42,7 @@ class Store:
 
         Raises:
             StoreError: `store.symlink`, `store.lax_mode`, `store.foreign`, `store.full`, `store.unwritable`;
-                `store.index_damaged` when it is, and other processes use it.
+                `store.index_damaged` or `store.index_version` when it must be rebuilt but others use it.
             VersionError: `version.index` when a newer version of kvsync wrote it.
             UnavailableError: `store.busy`.
         """
@@ -69,16 +64,17 @@ class Store:
         """Complete artifacts, newest first; damaged ones are left to fsck."""
         with self._parts.index.reading() as db:
             ids = records.artifact_ids(db)
-        found = []
+        return sorted(self._sound(ids), key=lambda stored: stored.created, reverse=True)
+
+    def _sound(self, ids: Iterable[ArtifactId]) -> Iterator[StoredArtifact]:
         for artifact in ids:
             try:
-                found.append(self.artifact(artifact))
+                yield self.artifact(artifact)
             except NotFoundError:
                 continue  # removed meanwhile
             except (ProtocolError, StoreError) as error:
                 if not is_damage(error):
                     raise
-        return sorted(found, key=lambda stored: stored.created, reverse=True)
 
     def artifact(self, artifact: ArtifactId) -> StoredArtifact:
         """One complete artifact.
@@ -113,10 +109,13 @@ class Store:
         Raises:
             NotFoundError: `store.unknown_artifact`.
         """
-        with self._parts.files.open(artifact) as folder:
-            locks.wait(folder.fd, None, str(artifact), shared=True)
+        folder = self._parts.files.lock(artifact, shared=True)
+        try:
             self.touch(artifact)
             yield self.artifact(artifact)
+        finally:
+            if folder is not None:
+                folder.close()
 
     def touch(self, artifact: ArtifactId) -> None:
         """Record a use, for eviction. Raises NotFoundError `store.unknown_artifact`."""
@@ -192,30 +191,7 @@ class Store:
             NotFoundError: `store.unknown_artifact`, `store.unknown_name`.
             UsageError: `store.ambiguous` when several artifacts begin with these digits.
         """
-        digits = _HEX.fullmatch(name_or_id)
-        if digits and len(digits[1]) == 64:
-            artifact = ArtifactId(Digest.parse(name_or_id))
-            with self._parts.index.reading() as db:
-                if not records.is_recorded(db, artifact):
-                    raise unknown(artifact)
-            return artifact
-        held = self._parts.refs.get(name_or_id)
-        if held is not None:
-            return held.artifact
-        if digits is None:
-            raise unknown_name(name_or_id)
-        with self._parts.index.reading() as db:
-            found = records.ids_with_prefix(db, digits[1])
-        if len(found) > 1:
-            raise UsageError(
-                "store.ambiguous",
-                f"{name_or_id!r} begins {len(found)} artifact ids",
-                hint="give more digits",
-                candidates=[str(artifact) for artifact in found],
-            )
-        if not found:
-            raise unknown_name(name_or_id)
-        return found[0]
+        return names.resolve(self._parts, name_or_id)
 
     def pin(self, artifact: ArtifactId) -> None:
         """Keep an artifact whatever the quota says. Raises NotFoundError `store.unknown_artifact`."""
@@ -238,21 +214,7 @@ class Store:
             NotFoundError: `store.unknown_artifact`.
             StoreError: `store.pinned`, `store.in_use`.
         """
-        self._parts.release_reserve()
-        try:
-            with self._parts.index.writing() as db:
-                if self._parts.is_pinned(artifact):
-                    raise StoreError("store.pinned", f"{artifact.short} is pinned", hint="kvsync pin --remove")
-                if not self._parts.files.has(artifact):
-                    raise unknown(artifact)
-                holder = garbage.exclusive(self._parts, artifact)
-                if holder is None:
-                    raise StoreError("store.in_use", f"{artifact.short} is in use", hint="try again later")
-                with holder:
-                    self._parts.files.discard(artifact)
-                records.remove_artifact(db, artifact)
-        finally:
-            self._parts.take_reserve()
+        garbage.remove(self._parts, artifact)
 
     # matching
 
@@ -278,13 +240,7 @@ class Store:
         """Every pair of fingerprints that artifacts here have, the most recent first."""
         with self._parts.index.reading() as db:
             holders = records.fingerprint_holders(db)
-        found = []
-        for artifact in holders:
-            try:
-                found.append(self.artifact(artifact).manifest.fingerprints)
-            except NotFoundError:
-                continue
-        return found
+        return [stored.manifest.fingerprints for stored in self._sound(holders)]
 
     # upkeep
 
