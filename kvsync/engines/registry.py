@@ -18,18 +18,20 @@ def load_engine(
     *,
     dtype: DType | None = None,
     device: str = "cpu",
-    attention: str = "sdpa",
+    attention: str = "auto",
     threads: int = 0,
     name: str = "transformers",
     block_tokens: int = BLOCK_TOKENS,
+    reverify: bool = False,
 ) -> Engine:
     """Load a model directory: config, safetensors weights, tokenizer.
 
     Args:
         dtype: of weights, arithmetic and KV state; None for the one the model was saved in.
         device: "cpu", "cuda" or "cuda:N".
-        attention: "sdpa" or "eager".
+        attention: "sdpa", "eager", or "auto" for what transformers takes by itself: sdpa where the model allows it.
         threads: torch's intra-op threads; 0 takes torch's own default. Part of the numerics fingerprint.
+        reverify: hash the weights even when their digest is remembered and no file has changed.
 
     Raises:
         NotFoundError: `model.missing`.
@@ -40,7 +42,13 @@ def load_engine(
     from kvsync.engines.transformers import load
 
     return load(
-        model_dir, dtype=dtype, device=device, attention=attention, threads=threads, block_tokens=block_tokens
+        model_dir,
+        dtype=dtype,
+        device=device,
+        attention=attention,
+        threads=threads,
+        block_tokens=block_tokens,
+        reverify=reverify,
     )
 
 

@@ -42,7 +42,7 @@ def compatibility(
     model_class: str,
     groups: tuple[Group, ...],
     weights: Digest,
-    tokenizer: Digest,
+    tokenizer: Digest | None,
     template: Digest | None,
     block_tokens: int,
 ) -> Fingerprint:
@@ -59,7 +59,7 @@ def compatibility(
         "model_class": model_class,
         "quantisation": "none",
         "rope": _bounded(_plain(getattr(config, "rope_parameters", None))),
-        "tokenizer": str(tokenizer),
+        "tokenizer": "none" if tokenizer is None else str(tokenizer),
         "weights": str(weights),
     }
     return Fingerprint(FingerprintKind.COMPATIBILITY, fields)
@@ -82,12 +82,15 @@ def layer_text(groups: tuple[Group, ...]) -> str:
     return ",".join(kind if count == 1 else f"{count}*{kind}" for kind, count in runs)
 
 
-def tokenizer_digest(tokenizer: Any, model_dir: Path | None) -> Digest:
-    """Digest of the tokenizer's files, or of its serialised form for one that has none.
+def tokenizer_digest(tokenizer: Any, model_dir: Path | None) -> Digest | None:
+    """Digest of the tokenizer's files, or of its serialised form for one that has none; None without a tokenizer.
 
     Raises:
-        EngineError: `engine.no_tokenizer`.
+        EngineError: `engine.no_tokenizer` for one that has neither.
+        StoreError: `file.unreadable`.
     """
+    if tokenizer is None:
+        return None
     found = (
         [] if model_dir is None else [model_dir / name for name in TOKENIZER_FILES if (model_dir / name).is_file()]
     )

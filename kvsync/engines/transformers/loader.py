@@ -1,4 +1,4 @@
-"""From a directory, or from a model somebody else loaded, to an engine. Reaches no network, runs no foreign code."""
+"""From a directory to an engine. Reaches no network, runs no foreign code, guesses no missing weight."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from typing import Any, Final
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from kvsync.engines.transformers import compatibility as compat
+from kvsync.engines.transformers.assembly import assemble
+from kvsync.engines.transformers.compatibility import TOKENIZER_FILES
 from kvsync.engines.transformers.determinism import Determinism
 from kvsync.engines.transformers.dtypes import TO_TORCH, from_torch
-from kvsync.engines.transformers.engine import LoadedModel, TransformersEngine
-from kvsync.engines.transformers.forward import Forward
+from kvsync.engines.transformers.engine import TransformersEngine
 from kvsync.engines.transformers.layers import new_cache
-from kvsync.engines.transformers.numerics import numerics_fields
-from kvsync.engines.transformers.probe import probe
 from kvsync.engines.transformers.quiet import quiet_and_offline
-from kvsync.engines.transformers.support import check_attention, check_config
-from kvsync.engines.transformers.weights import WeightGuard, cached_weights_digest, own, weights_digest
+from kvsync.engines.transformers.support import AUTO, check_attention, check_config
+from kvsync.engines.transformers.weights import cached_weights_digest, own
 from kvsync.errors import EngineError, NotFoundError
-from kvsync_protocol.digest import Digest
 from kvsync_protocol.layout import DType
-from kvsync_protocol.limits import BLOCK_TOKENS, MAX_TOKENS
-from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.limits import BLOCK_TOKENS
 
 _LOAD_ERRORS: Final = (
     OSError,
@@ -38,17 +34,6 @@ _LOAD_ERRORS: Final = (
     ImportError,
     SafetensorError,
 )
-_ENGINES: Final = "_kvsync_engines"
-
-
-class _Engines(dict[tuple[int, int], TransformersEngine]):
-    """The engines of one model object, kept on it so that they go when it goes; a copied model starts with none."""
-
-    def __deepcopy__(self, memo: object) -> _Engines:
-        return _Engines()
-
-    def __reduce__(self) -> tuple[type[_Engines], tuple[()]]:
-        return _Engines, ()
 
 
 def load(
@@ -56,13 +41,14 @@ def load(
     *,
     dtype: DType | None = None,
     device: str = "cpu",
-    attention: str = "sdpa",
+    attention: str = AUTO,
     threads: int = 0,
     block_tokens: int = BLOCK_TOKENS,
     reverify: bool = False,
 ) -> TransformersEngine:
     """See `kvsync.engines.load_engine`; `reverify` hashes the weights even when their digest is remembered."""
-    check_attention(attention)
+    if attention != AUTO:
+        check_attention(attention)
     place = _device(device)
     _check_dir(model_dir)
     determinism = Determinism.choose(threads, place)
@@ -72,8 +58,10 @@ def load(
         new_cache(config)
         kind = dtype or from_torch(getattr(config, "dtype", None) or torch.float32)
         _check_dtype(kind, place)
-        tokenizer = _tokenizer(model_dir)
+        tokenizer = load_tokenizer(model_dir)
         model = _model(model_dir, config, kind, attention).to(place)
+        used = str(model.config._attn_implementation)
+        check_attention(used)
         own(model, all_of_them=place.type == "cpu")
         settings = {
             "dtype": kind.value,
@@ -81,85 +69,7 @@ def load(
             "torch": torch.__version__,
         }
         weights = cached_weights_digest(model, model_dir, settings, reverify=reverify)
-        return _engine(model, tokenizer, model_dir, weights, determinism, attention, kind, block_tokens)
-
-
-def wrap(
-    model: Any, *, threads: int = 0, tokenizer: Any = None, block_tokens: int = BLOCK_TOKENS
-) -> TransformersEngine:
-    """See `kvsync.engines.as_engine`."""
-    if not isinstance(model, PreTrainedModel):
-        raise EngineError(
-            "engine.unsupported_model",
-            f"{type(model).__name__} is neither an engine nor a transformers model",
-            hint="pass a model as AutoModelForCausalLM.from_pretrained returns it",
-        )
-    engines: _Engines = model.__dict__.setdefault(_ENGINES, _Engines())
-    known = engines.get((threads, block_tokens))
-    if known is not None and known.unchanged and tokenizer is None:
-        return known
-    places = {parameter.device for parameter in model.parameters()}
-    if len(places) != 1 or next(iter(places)).type not in ("cpu", "cuda"):
-        raise EngineError("engine.device", "the model does not lie on one CPU or CUDA device as a whole")
-    if model.training:
-        raise EngineError("engine.training", "the model is in training mode", hint="call model.eval()")
-    if getattr(model, "_hf_peft_config_loaded", False):
-        raise EngineError(
-            "engine.adapter", "the model has adapters that no fingerprint names", hint="merge them first"
-        )
-    attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
-    check_attention(attention)
-    check_config(model.config)
-    new_cache(model.config)
-    kind = from_torch(next(model.parameters()).dtype)
-    determinism = Determinism.choose(threads, next(iter(places)))
-    with determinism.running(), quiet_and_offline():
-        own(model, all_of_them=False)
-        engine = _engine(model, tokenizer, None, weights_digest(model), determinism, attention, kind, block_tokens)
-    engines[threads, block_tokens] = engine
-    return engine
-
-
-def _engine(
-    model: Any,
-    tokenizer: Any,
-    model_dir: Path | None,
-    weights: Digest,
-    determinism: Determinism,
-    attention: str,
-    dtype: DType,
-    block_tokens: int,
-) -> TransformersEngine:
-    model.eval()
-    forward = Forward(model, determinism.device)
-    schedule = Schedule(block_tokens)
-    shape = probe(forward, model.config)
-    template = compat.template_digest(tokenizer)
-    loaded = LoadedModel(
-        forward=forward,
-        config=model.config,
-        tokenizer=tokenizer,
-        shape=shape,
-        determinism=determinism,
-        guard=WeightGuard(model),
-        dtype=dtype,
-        max_tokens=int(getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS),
-        token_limit=model.get_input_embeddings().weight.shape[0],
-        template=template,
-        weights=weights,
-        hash_weights=lambda: weights_digest(model),
-    )
-    compatible = compat.compatibility(
-        config=model.config,
-        model_class=type(model).__name__,
-        groups=shape.groups,
-        weights=weights,
-        tokenizer=compat.tokenizer_digest(tokenizer, model_dir),
-        template=template,
-        block_tokens=block_tokens,
-    )
-    numerics = numerics_fields(determinism=determinism, attention=attention, dtype=dtype, schedule=schedule)
-    return TransformersEngine(loaded, schedule, compatible, numerics)
+        return assemble(model, tokenizer, model_dir, weights, determinism, used, kind, block_tokens)
 
 
 def _check_dir(model_dir: Path) -> None:
@@ -171,7 +81,7 @@ def _check_dir(model_dir: Path) -> None:
         raise EngineError(
             "engine.adapter", f"{model_dir} holds an adapter", hint="merge it into its base model first"
         )
-    if not any((model_dir / name).is_file() for name in compat.TOKENIZER_FILES):
+    if not any((model_dir / name).is_file() for name in TOKENIZER_FILES):
         raise EngineError(
             "engine.no_tokenizer", f"{model_dir} has no tokenizer", hint="save the tokenizer beside the model"
         )
@@ -191,7 +101,8 @@ def _config(model_dir: Path) -> Any:
         ) from error
 
 
-def _tokenizer(model_dir: Path) -> Any:
+def load_tokenizer(model_dir: Path) -> Any:
+    """Raises EngineError `engine.no_tokenizer`."""
     try:
         return AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     except _LOAD_ERRORS as error:
@@ -206,7 +117,7 @@ def _model(model_dir: Path, config: Any, dtype: DType, attention: str) -> Any:
             model_dir,
             config=config,
             dtype=TO_TORCH[dtype],
-            attn_implementation=attention,
+            attn_implementation=None if attention == AUTO else attention,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,

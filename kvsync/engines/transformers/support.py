@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvsync.errors import EngineError
 
+AUTO: Final = "auto"
 ATTENTION: Final = ("sdpa", "eager")
 LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
 ROPE_TYPES: Final = frozenset({"default", "linear", "llama3", "longrope", "proportional", "yarn"})

@@ -1,0 +1,35 @@
+"""Fixtures of the engine tests: a cache directory of their own, and small models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvsync.engines.transformers.engine import TransformersEngine
+from tests.engines.tiny_models import Models
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache directory of these tests' own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVSYNC_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def llama(tiny: Models) -> TransformersEngine:
+    return tiny.engine("llama")
+
+
+@pytest.fixture
+def sliding(tiny: Models) -> TransformersEngine:
+    return tiny.engine("mistral, window below a block")

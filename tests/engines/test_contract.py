@@ -1,0 +1,158 @@
+"""The promise, on small models of every supported family: a restored context continues byte for byte like a fresh one.
+
+The graft's side is another engine than the one that computed, and all bytes go through a real store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kvsync.engines import Context, Engine
+from kvsync.engines.transformers import load
+from kvsync.graft import deposit
+from kvsync.pack import ArtifactReader
+from kvsync.store import Store, StoredArtifact
+from kvsync_protocol.digest import Digest
+from kvsync_protocol.layout import DType
+from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.signing import SigningKey
+from tests.engines.tiny_models import BLOCK, FAMILIES, Models, some_tokens
+
+SIGNER = SigningKey(bytes(range(32)))
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("node") / "store") as opened:
+        yield opened
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Digests of everything a continuation computed."""
+
+    logits: Digest
+    tokens: list[int]
+    decoded: Digest
+    state: Digest
+
+
+def carry_on(engine: Engine, context: Context, tokens: list[int], schedule: Schedule) -> Outcome:
+    logits = engine.extend(context, tokens, schedule)
+    chosen, decoded = engine.decode_greedy(context, logits, STEPS)
+    return Outcome(logits.sha256(), chosen, decoded.sha256(), engine.state_digest(context))
+
+
+def reader_of(store: Store, stored: StoredArtifact) -> ArtifactReader:
+    return ArtifactReader(store, stored.artifact, stored.manifest.layout, stored.leaves())
+
+
+WHOLE = {
+    "shorter than a block": (37, 5),
+    "one token, then one token": (1, 1),
+    "exactly one block": (BLOCK, 1),
+    "inside the third block": (2 * BLOCK + 29, 12),
+    "one before a cut": (3 * BLOCK - 1, 3),
+    "several windows long, several blocks to come": (5 * BLOCK + 7, 2 * BLOCK + 9),
+}
+
+
+@pytest.mark.parametrize("length", WHOLE)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_whole_document_restored_continues_like_a_fresh_one(
+    family: str, dtype: DType, length: str, tiny: Models, store: Store
+) -> None:
+    document, new = WHOLE[length]
+    tokens, following = some_tokens(document), some_tokens(new, seed=1)
+    fresh_engine, graft_engine = (
+        tiny.engine(family, dtype),
+        load(tiny.folder(family), dtype=dtype, block_tokens=BLOCK),
+    )
+    schedule = fresh_engine.schedule.with_boundary(document)
+    fresh = fresh_engine.new_context()
+    last = fresh_engine.prefill(fresh, tokens, schedule)
+    expected = carry_on(fresh_engine, fresh, following, schedule)
+
+    reader = reader_of(store, deposit(store, fresh_engine, SIGNER, tokens))
+    assert graft_engine.logits(reader).sha256() == last.sha256()
+    grafted = graft_engine.restore(reader, document)
+    assert grafted.position == document
+    assert carry_on(graft_engine, grafted, following, schedule) == expected
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_full_blocks_of_another_document_restored_continue_like_a_fresh_run(
+    family: str, dtype: DType, blocks: int, tiny: Models, store: Store
+) -> None:
+    engine = tiny.engine(family, dtype)
+    document, shared = some_tokens(4 * BLOCK + 33, seed=2), blocks * BLOCK
+    mine = [*document[:shared], *some_tokens(BLOCK + 21, seed=3 + blocks)]
+    fresh = engine.new_context()
+    engine.prefill(fresh, mine[:shared], engine.schedule)
+    expected = carry_on(engine, fresh, mine[shared:], engine.schedule)
+
+    reader = reader_of(store, deposit(store, engine, SIGNER, document))
+    grafted = engine.restore(reader, shared)
+    assert carry_on(engine, grafted, mine[shared:], engine.schedule) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoding_from_stored_final_logits_equals_decoding_after_a_fresh_prefill(
+    family: str, tiny: Models, store: Store
+) -> None:
+    engine, tokens = tiny.engine(family), some_tokens(BLOCK + 17, seed=9)
+    schedule = engine.schedule.with_boundary(len(tokens))
+    fresh = engine.new_context()
+    expected = engine.decode_greedy(fresh, engine.prefill(fresh, tokens, schedule), STEPS)
+    reader = reader_of(store, deposit(store, engine, SIGNER, tokens))
+    found = engine.decode_greedy(engine.restore(reader, len(tokens)), engine.logits(reader), STEPS)
+    assert (found[0], found[1].sha256()) == (expected[0], expected[1].sha256())
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3, window of one block"])
+def test_a_conversation_grown_turn_by_turn_equals_its_fresh_computation(
+    family: str, tiny: Models, store: Store
+) -> None:
+    """Earlier ends stay cuts, inside one block and in several."""
+    engine = tiny.engine(family)
+    turns, tokens = [30, 45, BLOCK + 10, 3 * BLOCK + 5], some_tokens(3 * BLOCK + 5, seed=4)
+    schedule = engine.schedule
+    for end in turns:
+        schedule = schedule.with_boundary(end)
+    fresh = engine.new_context()
+    engine.prefill(fresh, tokens, schedule)
+    following = some_tokens(9, seed=5)
+    expected = carry_on(engine, fresh, following, schedule)
+
+    stored = deposit(store, engine, SIGNER, tokens, boundaries=turns[:-1])
+    assert stored.manifest.schedule == schedule
+    grafted = engine.restore(reader_of(store, stored), len(tokens))
+    assert carry_on(engine, grafted, following, schedule) == expected
+
+
+def test_a_longer_document_shares_its_leading_chunks_with_a_shorter_one(llama: Engine, store: Store) -> None:
+    tokens = some_tokens(3 * BLOCK + 5, seed=6)
+    long = deposit(store, llama, SIGNER, tokens)
+    short = deposit(store, llama, SIGNER, tokens[: 2 * BLOCK + 1])
+    full = short.manifest.layout.full_leaves
+    assert full > 0
+    assert short.leaves().leaves[:full] == long.leaves().leaves[:full]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_both_sides_agree_under_another_thread_count(threads: int, tiny: Models, store: Store) -> None:
+    family, tokens, following = "gemma3, window of one block", some_tokens(150, seed=7), some_tokens(20, seed=8)
+    engine = load(tiny.folder(family), threads=threads, block_tokens=BLOCK)
+    schedule = engine.schedule.with_boundary(len(tokens))
+    fresh = engine.new_context()
+    engine.prefill(fresh, tokens, schedule)
+    expected = carry_on(engine, fresh, following, schedule)
+    reader = reader_of(store, deposit(store, engine, SIGNER, tokens))
+    assert carry_on(engine, engine.restore(reader, len(tokens)), following, schedule) == expected
