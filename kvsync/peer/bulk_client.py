@@ -1,0 +1,179 @@
+"""The bulk lane's asking side: one blocking connection that fetches or sends chunks (SPEC 8.2).
+
+Bytes land in a buffer of the connection's own, one chunk large, whatever a peer claims. Nothing is
+verified here; who asked knows the digest.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections import deque
+from typing import Final
+
+from kvsync.errors import UnavailableError
+from kvsync.keys import Peer, split_address
+from kvsync.pack import codec
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.identity import check_peer
+from kvsync.peer.remote_errors import bulk_error
+from kvsync.peer.stream import SecureStream, stream_error
+from kvsync_protocol.bulk import (
+    ALPN,
+    MAX_WIRE_BYTES,
+    REPLY_BYTES,
+    BulkReply,
+    BulkRequest,
+    Encoding,
+    Status,
+    Verb,
+)
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import IntegrityError, MalformedError
+from kvsync_protocol.limits import MAX_CHUNK_BYTES
+
+CONNECT_S: Final = 10.0
+PIPELINE_RTT_S: Final = 0.002
+"""From this round-trip time on, the next request goes out before the current answer is read.
+
+Below it the gap between two chunks costs less than a percent, and with one request at a time a killed
+getter loses at most the one chunk that each stream was fetching."""
+
+
+class BulkConnection:
+    """One stream of chunks. For one thread, but `abort` may come from any."""
+
+    def __init__(
+        self, peer: Peer, address: str, context: ssl.SSLContext, *, stall_s: float, deadline: Deadline
+    ) -> None:
+        self._peer = peer
+        self._address = address
+        self._context = context
+        self._stall_s = stall_s
+        self._deadline = deadline
+        self._stream: SecureStream | None = None
+        self._aborted = False
+        self._asked: deque[BulkRequest] = deque()
+        self._chunk = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._body: memoryview | None = None  # for encoded bodies only
+        self.depth = 1
+        """Requests worth having under way at once."""
+
+    def open(self) -> None:
+        """Connect and prove both identities.
+
+        Raises:
+            UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`.
+            TrustError: `peer.identity`, `peer.protocol`.
+        """
+        self.close()
+        limit = self._deadline.remaining(min(CONNECT_S, self._stall_s))
+        try:
+            began = time.monotonic()
+            connection = socket.create_connection(split_address(self._address), timeout=limit)
+            round_trip = time.monotonic() - began
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured = self._context.wrap_socket(connection)
+        except OSError as error:
+            raise stream_error(error) from error
+        try:
+            check_peer(secured, self._peer.key, ALPN)
+        except BaseException:
+            secured.close()
+            raise
+        self.depth = 2 if round_trip >= PIPELINE_RTT_S else 1
+        self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline)
+        if self._aborted:
+            self.abort()
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def pending(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._asked)
+
+    def ask(self, artifact: ArtifactId, index: int, encoding: Encoding) -> None:
+        """Request a chunk; `receive` takes the answers in order."""
+        request = BulkRequest(Verb.GET, artifact, index, encoding)
+        self._opened().write(request.encode())
+        self._asked.append(request)
+
+    def receive(self, size: int) -> tuple[memoryview, int]:
+        """The oldest requested chunk, of `size` bytes as signed, and its bytes on the wire.
+
+        The view is valid until the next call.
+
+        Raises:
+            UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
+            NotFoundError: `peer.chunk_gone`.
+            MalformedError: `bulk.frame`, `bulk.length`, `codec.frame`, `codec.window`.
+            IntegrityError: `bulk.size`, `codec.size`.
+        """
+        reply, index = self._reply()
+        if reply.status is not Status.OK:
+            raise bulk_error(self._peer.name, reply.status, index)
+        view = self._chunk[:size]
+        if reply.encoding is Encoding.IDENTITY:
+            if reply.length != size:
+                raise IntegrityError(
+                    "bulk.size", f"{reply.length} bytes were sent for chunk {index} of {size}", index=index
+                )
+            self._opened().read_into(view)
+            return view, size
+        if self._body is None:
+            self._body = memoryview(bytearray(MAX_WIRE_BYTES))
+        body = self._body[: reply.length]
+        self._opened().read_into(body)
+        codec.decode(body, reply.encoding, view)
+        return view, reply.length
+
+    def send(self, artifact: ArtifactId, index: int, data: memoryview, encoding: Encoding) -> int:
+        """Send a chunk; `confirm` takes the answers in order. Returns its bytes on the wire."""
+        body = memoryview(codec.encode(data, encoding))
+        if len(body) >= len(data):
+            encoding, body = Encoding.IDENTITY, data
+        request = BulkRequest(Verb.PUT, artifact, index, encoding, len(body))
+        self._opened().write(request.encode(), body)
+        self._asked.append(request)
+        return len(body)
+
+    def confirm(self) -> None:
+        """Wait until the oldest sent chunk is stored there.
+
+        Raises:
+            UnavailableError: as `receive`; PolicyError `peer.chunk_refused`; StoreError `store.full`;
+            IntegrityError `integrity.chunk`.
+        """
+        reply, index = self._reply()
+        if reply.length:
+            raise MalformedError("bulk.length", "an answer to a PUT has no body")
+        if reply.status is not Status.OK:
+            raise bulk_error(self._peer.name, reply.status, index)
+
+    def abort(self) -> None:
+        """Break the connection for good, waking the thread that uses it."""
+        self._aborted = True
+        if self._stream is not None:
+            self._stream.abort()
+
+    def close(self) -> None:
+        """Requests without an answer are forgotten; `open` may be called again."""
+        self._asked.clear()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _reply(self) -> tuple[BulkReply, int]:
+        stream = self._opened()
+        frame = bytearray(REPLY_BYTES)
+        stream.read_into(memoryview(frame))
+        return BulkReply.decode(frame), self._asked.popleft().index
+
+    def _opened(self) -> SecureStream:
+        if self._stream is None:
+            raise UnavailableError("peer.closed", "the connection is not open")
+        return self._stream

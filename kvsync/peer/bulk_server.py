@@ -1,0 +1,225 @@
+"""The bulk lane's serving side: a thread per connection that answers chunk requests in order (SPEC 8.2).
+
+Sends only what a complete artifact here holds, to peers with the role `get`; takes only what an open
+offer of the same peer wants, from peers with the role `push`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import OrderedDict
+from contextlib import ExitStack
+from typing import Final
+
+from kvsync.config import Settings
+from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
+from kvsync.pack import codec
+from kvsync.peer.chunk_file import read_chunk
+from kvsync.peer.connections import Connection, ConnectionTable
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.identity import peer_key
+from kvsync.peer.listener import HANDSHAKE_S
+from kvsync.peer.offers import Offers
+from kvsync.peer.roster import Roster
+from kvsync.peer.stream import SecureStream
+from kvsync.store import Store
+from kvsync_protocol.bulk import (
+    ALPN,
+    MAX_WIRE_BYTES,
+    REQUEST_BYTES,
+    BulkReply,
+    BulkRequest,
+    Encoding,
+    Status,
+    Verb,
+)
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, ProtocolError
+from kvsync_protocol.leaves import Leaf, LeafTable
+from kvsync_protocol.limits import MAX_CHUNK_BYTES
+from kvsync_protocol.signing import PublicKey
+
+HELD: Final = 2
+"""Artifacts in use per connection, kept from gc; a connection serves one as a rule."""
+
+log = logging.getLogger(__name__)
+
+
+class BulkSession:
+    """One connection of one peer. `run` returns when it ends, for whatever reason."""
+
+    def __init__(self, store: Store, offers: Offers, roster: Roster, key: PublicKey, stream: SecureStream) -> None:
+        self.store = store
+        self._offers = offers
+        self._roster = roster
+        self._key = key
+        self.stream = stream
+        self.entry = Connection(key, stream.abort, self._drain)
+        self._draining = False
+        self._held: OrderedDict[ArtifactId, tuple[LeafTable, ExitStack]] = OrderedDict()
+        self._chunk = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._body: memoryview | None = None  # for encoded PUTs only
+
+    def run(self) -> None:
+        try:
+            while not self._draining:
+                frame = self.stream.read_frame(REQUEST_BYTES)
+                if frame is None:
+                    return
+                self.entry.idle_since = None
+                self._answer(BulkRequest.decode(frame))
+                self.entry.idle_since = time.monotonic()
+        except (KvsyncError, ProtocolError) as error:
+            log.info("bulk connection of %s ended: %s", self._key.key_id, error)
+        finally:
+            while self._held:
+                self._let_go()
+
+    def _drain(self) -> None:
+        """A request in hand is finished; one that is waited for is not."""
+        self._draining = True
+        if self.entry.idle_since is not None:
+            self.stream.stop_reading()
+
+    def _answer(self, request: BulkRequest) -> None:
+        if request.verb is Verb.GET:
+            self._give(request)
+        else:
+            self._take(request)
+
+    def _allowed(self, role: str) -> bool:
+        peer = self._roster.find(self._key)
+        return peer is not None and role in peer.roles
+
+    # GET
+
+    def _give(self, request: BulkRequest) -> None:
+        try:
+            leaf = self._leaf(request) if self._allowed("get") else None
+            if leaf is None:
+                self._reply(Status.NOT_FOUND)
+                return
+            data = read_chunk(self.store, leaf, self._chunk)
+        except NotFoundError:
+            self._reply(Status.NOT_FOUND)
+        except CodedError as error:
+            log.error("chunk %d of %s cannot be served: %s", request.index, request.artifact.short, error)
+            self._reply(Status.FAILED)
+        else:
+            self.send_chunk(request, data)
+
+    def _leaf(self, request: BulkRequest) -> Leaf | None:
+        if request.artifact not in self._held:
+            if len(self._held) == HELD:
+                self._let_go()
+            with ExitStack() as stack:
+                table = stack.enter_context(self.store.hold(request.artifact)).leaves()
+                self._held[request.artifact] = table, stack.pop_all()
+        table, _ = self._held[request.artifact]
+        return table.leaves[request.index] if request.index < len(table.leaves) else None
+
+    def _let_go(self) -> None:
+        _, (_, stack) = self._held.popitem(last=False)
+        stack.close()
+
+    def send_chunk(self, request: BulkRequest, data: memoryview) -> None:
+        """Answer a GET with `data`, encoded as asked where that makes it smaller."""
+        encoding, body = Encoding.IDENTITY, data
+        if request.encoding is not Encoding.IDENTITY:
+            encoded = memoryview(codec.encode(data, request.encoding))
+            if len(encoded) < len(data):
+                encoding, body = request.encoding, encoded
+        self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
+
+    # PUT
+
+    def _take(self, request: BulkRequest) -> None:
+        body = self._receive(request)
+        if not self._allowed("push"):
+            self._reply(Status.REFUSED)
+            return
+        try:
+            offer = self._offers.find(self._key, request.artifact)
+            with offer.use():
+                table = offer.leaf_table
+                if table is None or request.index >= len(table.leaves):
+                    self._reply(Status.REFUSED)
+                    return
+                offer.put(request.index, self._decoded(request, body, table.leaves[request.index].size))
+        except (IntegrityError, MalformedError):
+            self._reply(Status.CORRECT_AND_RESEND)
+        except (NotFoundError, UsageError):
+            self._reply(Status.REFUSED)
+        except StoreError as error:
+            log.error("a pushed chunk cannot be stored: %s", error)
+            self._reply(Status.FULL if error.code == "store.full" else Status.FAILED)
+        except UnavailableError:
+            self._reply(Status.BUSY)
+        else:
+            self._reply(Status.OK)
+
+    def _receive(self, request: BulkRequest) -> memoryview:
+        """The body, whole even when it is going to be refused, so that the next frame is a frame."""
+        if request.encoding is Encoding.IDENTITY and request.length <= MAX_CHUNK_BYTES:
+            body = self._chunk[: request.length]
+        else:
+            if self._body is None:
+                self._body = memoryview(bytearray(MAX_WIRE_BYTES))
+            body = self._body[: request.length]
+        self.stream.read_into(body)
+        return body
+
+    def _decoded(self, request: BulkRequest, body: memoryview, size: int) -> memoryview:
+        if request.encoding is Encoding.IDENTITY:
+            return body  # put refuses any other length than the leaf's
+        codec.decode(body, request.encoding, self._chunk[:size])
+        return self._chunk[:size]
+
+    def _reply(self, status: Status) -> None:
+        self.stream.write(BulkReply(status).encode())
+
+
+class BulkLane:
+    """Takes sockets whose ClientHello asks for the bulk protocol, each in its own thread."""
+
+    session_type: type[BulkSession] = BulkSession
+
+    def __init__(
+        self, store: Store, offers: Offers, roster: Roster, table: ConnectionTable, settings: Settings
+    ) -> None:
+        self._store = store
+        self._offers = offers
+        self._roster = roster
+        self._table = table
+        self._settings = settings
+
+    def __call__(self, connection: socket.socket) -> None:
+        """Handshake, serve, close. The connection was admitted to the table; it is removed in the end."""
+        stream = None
+        try:
+            stream, key = self._handshake(connection)
+        except (OSError, ProtocolError) as error:
+            log.info("no bulk session: %s", error)
+        if stream is None:
+            connection.close()
+            self._table.release()
+            return
+        session = self.session_type(self._store, self._offers, self._roster, key, stream)
+        self._table.add(session.entry)
+        try:
+            session.run()
+        finally:
+            stream.close()
+            self._table.remove(session.entry)
+
+    def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
+        connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))
+        secured = self._roster.context(ALPN).wrap_socket(connection, server_side=True)
+        key = peer_key(secured)
+        if self._roster.find(key) is None or secured.selected_alpn_protocol() != ALPN:
+            secured.close()
+            return None, key
+        deadline = Deadline.after(self._settings.transfer_deadline_s)
+        return SecureStream(secured, stall_s=self._settings.stall_timeout_s, deadline=deadline), key

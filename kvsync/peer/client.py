@@ -1,0 +1,215 @@
+"""The control lane's asking side: one peer, whichever of its addresses answers with its key.
+
+Follows no redirect, unpacks nothing, and reads no more of an answer than was asked for. Bulk
+connections to the same place are opened with `bulk()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from aiohttp.connector import Connection
+
+from kvsync.config import Settings
+from kvsync.errors import KvsyncError, UnavailableError, UsageError
+from kvsync.keys import Peer
+from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.identity import NodeIdentity, check_peer
+from kvsync.peer.remote_errors import remote_error
+from kvsync.peer.stream import tls_error
+from kvsync_protocol import bulk, routes
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import MalformedError, ProtocolError, TrustError
+from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, KiB
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.messages import Accepted, Commit, Hello, Missing, RefList
+from kvsync_protocol.ref import check_name
+from kvsync_protocol.signing import PublicKey
+
+CONNECT_S: Final = 10.0
+_JSON: Final = {"Content-Type": "application/json"}
+_BYTES: Final = {"Content-Type": "application/octet-stream"}
+
+
+class PeerClient:
+    """Talks to one peer. Async context manager; `hello` comes first and settles the address."""
+
+    def __init__(self, peer: Peer, identity: NodeIdentity, settings: Settings, deadline: Deadline) -> None:
+        self.peer = peer
+        self._settings = settings
+        self._deadline = deadline
+        self._context = identity.client_context(peer.key, routes.CONTROL_ALPN)
+        self._bulk_context = identity.client_context(peer.key, bulk.ALPN)
+        self._address = ""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=_PinnedConnector(self._context, self.peer.key),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "kvsync"},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def hello(self) -> Hello:
+        """Find the address that answers, trying all in order.
+
+        Raises:
+            TrustError: `peer.identity` (something else answers there), `peer.refused` (it does not know us).
+            UnavailableError: `peer.unreachable`, naming what was tried.
+            UsageError: `peer.no_address`.
+        """
+        if not self.peer.addresses:
+            raise UsageError("peer.no_address", f"no address is known for {self.peer.name}", hint="kvsync peer add")
+        failures: dict[str, UnavailableError | TrustError] = {}
+        for address in self.peer.addresses:
+            self._address = address
+            try:
+                return Hello.parse(await self._get(routes.HELLO, MAX_JSON_BYTES))
+            except (UnavailableError, TrustError) as error:
+                failures[address] = error
+        for failure in failures.values():
+            if isinstance(failure, TrustError):
+                raise failure
+        tried = ", ".join(f"{address} ({error})" for address, error in failures.items())
+        raise UnavailableError(
+            "peer.unreachable",
+            f"{self.peer.name} cannot be reached at {tried}",
+            hint="is its daemon running, and is the address right?",
+            peer=self.peer.name,
+            addresses=list(failures),
+        )
+
+    async def refs(self, name: str) -> RefList:
+        """What the peer says `name` stands for. Nothing in it is verified yet."""
+        return RefList.parse(await self._get(f"{routes.REFS}?name={check_name(name)}", MAX_JSON_BYTES))
+
+    async def envelope(self, artifact: ArtifactId) -> Envelope:
+        return Envelope.parse(await self._get(routes.path(routes.ENVELOPE, artifact), MAX_ENVELOPE_BYTES))
+
+    async def leaves(self, manifest: Manifest) -> bytes:
+        """The bytes of a leaf table, at most as many as signed; unchecked otherwise."""
+        size = LEAF_ENTRY_BYTES * manifest.tree.size
+        return await self._get(routes.path(routes.LEAVES, manifest.artifact), size)
+
+    async def tokens(self, manifest: Manifest) -> bytes:
+        """The bytes of the token ids, at most as many as signed; unchecked otherwise."""
+        return await self._get(routes.path(routes.TOKENS, manifest.artifact), 4 * manifest.tokens.count)
+
+    async def offer(self, envelope: Envelope) -> Accepted:
+        return Accepted.parse(await self._send("POST", routes.OFFERS, envelope.encode(), _JSON))
+
+    async def offer_leaves(self, artifact: ArtifactId, data: bytes) -> None:
+        await self._send("PUT", routes.path(routes.OFFER_LEAVES, artifact), data, _BYTES)
+
+    async def offer_tokens(self, artifact: ArtifactId, data: bytes) -> None:
+        await self._send("PUT", routes.path(routes.OFFER_TOKENS, artifact), data, _BYTES)
+
+    async def missing(self, manifest: Manifest) -> Missing:
+        found = await self._get(routes.path(routes.OFFER_MISSING, manifest.artifact), MAX_JSON_BYTES)
+        return Missing.parse(found, leaves=manifest.tree.size)
+
+    async def commit(self, artifact: ArtifactId, commit: Commit) -> Accepted:
+        answer = await self._send("POST", routes.path(routes.OFFER_COMMIT, artifact), commit.encode(), _JSON)
+        return Accepted.parse(answer)
+
+    def bulk(self) -> BulkConnection:
+        """A bulk connection, not yet open, to the address that answered `hello`."""
+        return BulkConnection(
+            self.peer,
+            self._address,
+            self._bulk_context,
+            stall_s=self._settings.stall_timeout_s,
+            deadline=self._deadline,
+        )
+
+    # requests
+
+    async def _get(self, path: str, limit: int) -> bytes:
+        return await self._ask("GET", path, limit, None, {})
+
+    async def _send(self, method: str, path: str, data: bytes, headers: dict[str, str]) -> bytes:
+        return await self._ask(method, path, MAX_JSON_BYTES, data, headers)
+
+    async def _ask(self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str]) -> bytes:
+        if self._session is None:
+            raise UsageError("peer.client_closed", "the client is not open")
+        stall = self._settings.stall_timeout_s
+        timeout = aiohttp.ClientTimeout(
+            total=self._deadline.remaining(),
+            sock_connect=min(CONNECT_S, stall),
+            sock_read=stall,
+            ceil_threshold=float("inf"),
+        )
+        try:
+            async with self._session.request(
+                method,
+                f"https://{self._address}{path}",
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                body = await _read(response, limit if response.status == 200 else MAX_JSON_BYTES)
+                if response.status != 200:
+                    raise remote_error(self.peer.name, response.status, body)
+                return body
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self._deadline.remaining()
+            raise self._named(error) from error
+
+    def _named(self, error: BaseException) -> KvsyncError | ProtocolError:
+        """What an aiohttp error means: it hides the TLS one at the end of a chain of causes."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLError):
+                return tls_error(cause)
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(error, asyncio.TimeoutError):
+            return UnavailableError("peer.stalled", f"{self.peer.name} at {self._address} does not answer")
+        return UnavailableError(
+            "peer.closed", f"{self.peer.name} at {self._address}: {error or type(error).__name__}"
+        )
+
+
+class _PinnedConnector(aiohttp.TCPConnector):
+    """Gives out a connection only after comparing the other side's key with the pin."""
+
+    def __init__(self, context: ssl.SSLContext, pin: PublicKey) -> None:
+        super().__init__(ssl=context, limit=4)
+        self._pin = pin
+
+    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
+        connection = await super().connect(*args, **kwargs)
+        try:
+            if connection.transport is None:
+                raise UnavailableError("peer.closed", "the peer closed the connection")
+            check_peer(connection.transport.get_extra_info("ssl_object"), self._pin, routes.CONTROL_ALPN)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    found = bytearray()
+    async for piece in response.content.iter_chunked(256 * KiB):
+        found += piece
+        if len(found) > limit:
+            raise MalformedError("message.size", f"an answer of more than {limit} bytes")
+    return bytes(found)

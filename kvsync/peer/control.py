@@ -1,0 +1,328 @@
+"""The control lane's serving side: JSON and small bodies over HTTP/1.1 (SPEC 8.1).
+
+Who asks is known from TLS alone; the Host header, addresses and names play no part. Every body is
+capped while it is read, every request has an absolute deadline, every refusal has one JSON form.
+Store calls run in threads, so that a slow disk does not hold up other peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from kvsync.config import Settings
+from kvsync.errors import (
+    NotFoundError,
+    PolicyError,
+    StoreError,
+    UnavailableError,
+    UsageError,
+)
+from kvsync.keys import TrustList
+from kvsync.peer.connections import Connection
+from kvsync.peer.offers import Offers
+from kvsync.peer.roster import Roster
+from kvsync.store import Store
+from kvsync_protocol import routes
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import (
+    CodedError,
+    IntegrityError,
+    MalformedError,
+    MismatchError,
+    TrustError,
+    VersionError,
+)
+from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES, KiB
+from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
+from kvsync_protocol.messages import Accepted, Commit, ErrorReply, Hello, Missing, RefList
+from kvsync_protocol.prefix import encode_tokens
+from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
+from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.signing import PublicKey
+
+SOFTWARE: Final = "kvsync/0.1"
+REQUEST_S: Final = 120.0
+"""Longest time from a request's headers to its answer's last byte."""
+_PIECE: Final = 256 * KiB
+
+STATUS: Final[dict[type[CodedError], int]] = {
+    MalformedError: 400,
+    VersionError: 400,
+    UsageError: 400,
+    TrustError: 403,
+    PolicyError: 403,
+    NotFoundError: 404,
+    MismatchError: 409,
+    IntegrityError: 422,
+    UnavailableError: 503,
+    StoreError: 507,
+}
+"""HTTP status by error class; the other side turns it back into the class (client_errors)."""
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class ControlLane:
+    """Handlers of the control routes, as one aiohttp application.
+
+    `caller` finds the connection that a request came in on; the server that accepted it knows.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        offers: Offers,
+        roster: Roster,
+        trust: TrustList,
+        settings: Settings,
+        *,
+        signer: PublicKey,
+        executor: Executor,
+        caller: Callable[[web.Request], Connection],
+    ) -> None:
+        self.store = store
+        self._offers = offers
+        self._roster = roster
+        self._trust = trust
+        self._settings = settings
+        self._signer = signer
+        self._executor = executor
+        self._caller = caller
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        get, put, post = app.router.add_get, app.router.add_put, app.router.add_post
+        get(routes.HELLO, self._hello, allow_head=False)
+        get(routes.REFS, self._refs, allow_head=False)
+        get(routes.ENVELOPE, self._envelope, allow_head=False)
+        get(routes.LEAVES, self._leaves, allow_head=False)
+        get(routes.TOKENS, self._tokens, allow_head=False)
+        post(routes.OFFERS, self._offer)
+        put(routes.OFFER_LEAVES, self._offer_leaves)
+        put(routes.OFFER_TOKENS, self._offer_tokens)
+        get(routes.OFFER_MISSING, self._offer_missing, allow_head=False)
+        post(routes.OFFER_COMMIT, self._offer_commit)
+        return app
+
+    # the frame around every request
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Deadline, one form for every error, and the connection's idle mark."""
+        connection = self._caller(request)
+        connection.idle_since = None
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                return await self._answered(request, handler)
+        except TimeoutError:
+            connection.abort()
+            raise
+        finally:
+            connection.idle_since = time.monotonic()
+
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except CodedError as error:
+            return await self._refuse(request, _status(error), ErrorReply.of(error))
+        except web.HTTPException as error:
+            return await self._refuse(request, error.status, ErrorReply("peer.route", "no such request here"))
+        except (TimeoutError, asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("request %s %s failed", request.method, request.path)
+            return await self._refuse(request, 500, ErrorReply("peer.failed", "the peer failed; its log says why"))
+
+    async def _refuse(self, request: web.Request, status: int, reply: ErrorReply) -> web.StreamResponse:
+        log.info("refused %s %s: %s", request.method, request.path, reply.code)
+        return await _send(request, reply.encode(), "application/json", status=status, last=not request.body_exists)
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
+
+    def _require(self, request: web.Request, role: str) -> PublicKey:
+        """Before anything is looked up, so that a peer without the role learns nothing."""
+        key = self._caller(request).key
+        peer = self._roster.find(key)
+        if peer is None or role not in peer.roles:
+            raise PolicyError("peer.role", f"this peer may not {role} here", hint="kvsync peer add --role, there")
+        return key
+
+    # what is here
+
+    async def _hello(self, request: web.Request) -> web.StreamResponse:
+        peer = self._roster.find(self._caller(request).key)
+        hello = Hello(SOFTWARE, (self._signer,), peer.roles if peer else ())
+        return await _send(request, hello.encode(), "application/json")
+
+    async def _refs(self, request: web.Request) -> web.StreamResponse:
+        self._require(request, "get")
+        name, after = (check_name(text) if (text := request.query.get(key)) else "" for key in ("name", "after"))
+        data = await self._in_thread(self.refs, name, after)
+        return await _send(request, data, "application/json")
+
+    async def _envelope(self, request: web.Request) -> web.StreamResponse:
+        self._require(request, "get")
+        data = await self._in_thread(self.envelope, _artifact(request))
+        return await _send(request, data, "application/json")
+
+    async def _leaves(self, request: web.Request) -> web.StreamResponse:
+        self._require(request, "get")
+        data = await self._in_thread(self.leaves, _artifact(request))
+        return await _send(request, data, "application/octet-stream")
+
+    async def _tokens(self, request: web.Request) -> web.StreamResponse:
+        self._require(request, "get")
+        data = await self._in_thread(self.tokens, _artifact(request))
+        return await _send(request, data, "application/octet-stream")
+
+    def refs(self, name: str, after: str) -> bytes:
+        """The ref of this name, or else a page of refs by name that fits into one message."""
+        found: list[Envelope] = []
+        size = 0
+        for stored in self.store.refs():
+            if stored.name == name or (not name and stored.name > after):
+                size += 2 * len(stored.envelope.encode())  # quotes are escaped inside the page's JSON
+                if len(found) == MAX_LIST_ENTRIES or size > MAX_JSON_BYTES // 2:
+                    return RefList(tuple(found), more=True).encode()
+                found.append(stored.envelope)
+        return RefList(tuple(found)).encode()
+
+    def envelope(self, artifact: ArtifactId) -> bytes:
+        return self.store.artifact(artifact).envelope.encode()
+
+    def leaves(self, artifact: ArtifactId) -> bytes:
+        return self.store.artifact(artifact).leaves().encode()
+
+    def tokens(self, artifact: ArtifactId) -> bytes:
+        return encode_tokens(self.store.artifact(artifact).tokens())
+
+    # what others push
+
+    async def _offer(self, request: web.Request) -> web.StreamResponse:
+        key = self._require(request, "push")
+        body = await _body(request, MAX_ENVELOPE_BYTES)
+        accepted = await self._in_thread(self._judge_offer, key, body)
+        return await _send(request, accepted.encode(), "application/json")
+
+    def _judge_offer(self, key: PublicKey, body: bytes) -> Accepted:
+        envelope = Envelope.parse(body)
+        manifest = Manifest.parse(envelope.verify(PAYLOAD_TYPE, self._trust.keys()))
+        if manifest.tree.total_bytes > self._settings.max_artifact_bytes:
+            raise PolicyError(
+                "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
+            )
+        try:
+            self.store.artifact(manifest.artifact)
+        except NotFoundError:
+            self._offers.open(key, envelope, manifest)
+            return Accepted(manifest.artifact, complete=False)
+        self.store.add_signatures(envelope)
+        return Accepted(manifest.artifact, complete=True)
+
+    async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
+        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        with offer.use():
+            body = await _body(request, 40 * offer.manifest.tree.size)
+            await self._in_thread(offer.add_leaves, body)
+        return await _send(request, b"", "application/octet-stream")
+
+    async def _offer_tokens(self, request: web.Request) -> web.StreamResponse:
+        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        with offer.use():
+            body = await _body(request, 4 * offer.manifest.tokens.count)
+            await self._in_thread(offer.add_tokens, body)
+        return await _send(request, b"", "application/octet-stream")
+
+    async def _offer_missing(self, request: web.Request) -> web.StreamResponse:
+        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        deadline = time.monotonic() + self._settings.stall_timeout_s / 2
+        with offer.use():
+            draft = await self._in_thread(offer.draft, self.store, deadline)
+            missing = await self._in_thread(draft.missing)
+        return await _send(request, Missing.of(missing).encode(), "application/json")
+
+    async def _offer_commit(self, request: web.Request) -> web.StreamResponse:
+        key, artifact = self._require(request, "push"), _artifact(request)
+        commit = Commit.parse(await _body(request, 2 * MAX_ENVELOPE_BYTES))
+        accepted = await self._in_thread(self._commit, key, artifact, commit)
+        return await _send(request, accepted.encode(), "application/json")
+
+    def _commit(self, key: PublicKey, artifact: ArtifactId, commit: Commit) -> Accepted:
+        """Publish what was offered, then the ref; a ref alone may be sent for what is here already."""
+        ref, signer = self._judge_ref(artifact, commit)
+        try:
+            offer = self._offers.find(key, artifact)
+        except NotFoundError:
+            self.store.artifact(artifact)
+        else:
+            with offer.use():
+                offer.publish()
+            self._offers.end(key, artifact)
+        if commit.ref is not None and ref is not None and signer is not None:
+            self.store.set_ref(ref, commit.ref, signer)
+        return Accepted(artifact, complete=True)
+
+    def _judge_ref(self, artifact: ArtifactId, commit: Commit) -> tuple[Ref | None, PublicKey | None]:
+        if commit.ref is None:
+            return None, None
+        verified = commit.ref.verify(REF_TYPE, self._trust.keys())
+        ref = Ref.parse(verified)
+        if ref.artifact != artifact:
+            raise MismatchError("mismatch.ref", "the name points at another artifact")
+        return ref, verified.signers[0]
+
+
+def _artifact(request: web.Request) -> ArtifactId:
+    return ArtifactId(Digest.parse(request.match_info["artifact"]))
+
+
+async def _body(request: web.Request, limit: int) -> bytes:
+    """All of the body, refused as soon as it is longer than `limit`.
+
+    Raises:
+        MalformedError: `message.size`.
+    """
+    found = bytearray()
+    if (request.content_length or 0) <= limit:
+        async for piece in request.content.iter_any():
+            found += piece
+            if len(found) > limit:
+                break
+        else:
+            return bytes(found)
+    raise MalformedError("message.size", f"a body of more than {limit} bytes")
+
+
+async def _send(
+    request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
+) -> web.StreamResponse:
+    """Write the whole answer here, inside the request's deadline. `last` False ends the connection,
+    because a body that nobody reads may still be coming."""
+    response = web.StreamResponse(status=status, headers={"Cache-Control": "no-store"})
+    response.content_type = kind
+    response.content_length = len(data)
+    if not last:
+        response.force_close()
+    await response.prepare(request)
+    for start in range(0, len(data), _PIECE):
+        await response.write(data[start : start + _PIECE])
+    await response.write_eof()
+    return response
+
+
+def _status(error: CodedError) -> int:
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)

@@ -1,0 +1,168 @@
+"""Offers: pushes that other peers have under way here, from the envelope to the commit.
+
+    open (envelope verified) ─► leaves, tokens ─► draft: missing, put … ─► commit
+        └────────────── nothing for a while: expired, verified chunks stay for a resume
+
+An offer belongs to the peer that made it; nobody else can see, feed or end it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from kvsync.errors import NotFoundError, UnavailableError, UsageError
+from kvsync.store import PullDraft, Store, StoredArtifact
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.signing import PublicKey
+
+MAX_OFFERS: Final = 16
+
+
+class Offer:
+    """One push under way. Safe for several threads; it is not closed while one is inside `use`."""
+
+    def __init__(self, envelope: Envelope, manifest: Manifest) -> None:
+        self.envelope = envelope
+        self.manifest = manifest
+        self._leaves: bytes | None = None
+        self._tokens: bytes | None = None
+        self._draft: PullDraft | None = None
+        self._users = 0
+        self._closed = False
+        self._touched = time.monotonic()
+        self._lock = threading.Condition()
+        self._opening = threading.Lock()  # apart: opening a draft may wait for another transfer
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep the offer open meanwhile. Raises NotFoundError `offer.unknown` when it is closed."""
+        with self._lock:
+            if self._closed:
+                raise unknown_offer()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._touched = time.monotonic()
+                self._lock.notify_all()
+
+    def add_leaves(self, data: bytes) -> None:
+        """Raises IntegrityError `integrity.leaf_table`, `integrity.root`, `leaves.layout`."""
+        self.manifest.check_leaves(data)
+        self._leaves = data
+
+    def add_tokens(self, data: bytes) -> None:
+        """Raises IntegrityError `integrity.tokens`."""
+        self.manifest.check_tokens(data)
+        self._tokens = data
+
+    def draft(self, store: Store, deadline: float) -> PullDraft:
+        """The draft, opened when leaves and tokens are there.
+
+        Raises:
+            UsageError: `offer.incomplete`.
+            StoreError: `store.full`; UnavailableError: `store.busy`.
+        """
+        with self._opening:
+            if self._draft is None:
+                if self._leaves is None or self._tokens is None:
+                    raise UsageError("offer.incomplete", "leaves and tokens come before chunks")
+                self._draft = store.pull_draft(
+                    self.envelope, self.manifest, self._leaves, self._tokens, deadline=deadline
+                )
+            return self._draft
+
+    @property
+    def leaf_table(self) -> LeafTable | None:
+        """Known once the draft is open."""
+        return None if self._draft is None else self._draft.leaves
+
+    def put(self, index: int, data: memoryview) -> None:
+        """Raises UsageError `offer.incomplete`, IntegrityError `integrity.chunk`, StoreError `store.full`."""
+        if self._draft is None:
+            raise UsageError("offer.incomplete", "leaves and tokens come before chunks")
+        self._draft.put(index, data)
+
+    def publish(self) -> StoredArtifact:
+        if self._draft is None:
+            raise UsageError("offer.incomplete", "leaves and tokens come before the commit")
+        return self._draft.publish()
+
+    def idle_for(self) -> float:
+        """Seconds since the last use ended, 0 while in use."""
+        with self._lock:
+            return 0.0 if self._users else time.monotonic() - self._touched
+
+    def close(self) -> None:
+        """Wait for those inside `use`, then let go of the draft; verified chunks stay."""
+        with self._lock:
+            self._closed = True
+            self._lock.wait_for(lambda: self._users == 0)
+            if self._draft is not None:
+                self._draft.close()
+                self._draft = None
+
+
+class Offers:
+    """All open offers of a server. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[PublicKey, ArtifactId], Offer] = {}
+
+    def open(self, peer: PublicKey, envelope: Envelope, manifest: Manifest) -> Offer:
+        """Begin, or begin anew what the same peer left open.
+
+        Raises:
+            UnavailableError: `offer.too_many`.
+        """
+        name = (peer, manifest.artifact)
+        offer = Offer(envelope, manifest)
+        with self._lock:
+            before = self._open.pop(name, None)
+            full = len(self._open) >= MAX_OFFERS
+            if not full:
+                self._open[name] = offer
+        if before is not None:
+            before.close()
+        if full:
+            raise UnavailableError("offer.too_many", "too many pushes at once", hint="try again later")
+        return offer
+
+    def find(self, peer: PublicKey, artifact: ArtifactId) -> Offer:
+        """Raises NotFoundError `offer.unknown`."""
+        with self._lock:
+            found = self._open.get((peer, artifact))
+        if found is None:
+            raise unknown_offer()
+        return found
+
+    def end(self, peer: PublicKey, artifact: ArtifactId) -> None:
+        """Forget an offer, closing its draft."""
+        with self._lock:
+            found = self._open.pop((peer, artifact), None)
+        if found is not None:
+            found.close()
+
+    def expire(self, seconds: float) -> None:
+        """End offers that nobody touched for so long."""
+        with self._lock:
+            names = [name for name, offer in self._open.items() if offer.idle_for() > seconds]
+        for peer, artifact in names:
+            self.end(peer, artifact)
+
+    def end_all(self) -> None:
+        self.expire(float("-inf"))
+
+
+def unknown_offer() -> NotFoundError:
+    return NotFoundError("offer.unknown", "no such push is under way", hint="begin it again; nothing is lost")

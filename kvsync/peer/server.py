@@ -1,0 +1,157 @@
+"""`PeerServer`: everything a node offers to other nodes, behind one port.
+
+    accept ─► ALPN ─┬─ http/1.1      ─► event loop, aiohttp: control lane
+                    └─ kvsync-bulk/1 ─► a thread: bulk lane
+
+Starts and stops; the daemon embeds it, tests run it alone. What a request means stands in the lanes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from kvsync.config import Home, Settings
+from kvsync.keys import NodeKeys, TrustList
+from kvsync.peer.bulk_server import BulkLane
+from kvsync.peer.connections import Connection, ConnectionTable
+from kvsync.peer.control import ControlLane
+from kvsync.peer.control_connection import ControlConnection
+from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.listener import HANDSHAKE_S, Listener
+from kvsync.peer.offers import Offers
+from kvsync.peer.roster import Roster
+from kvsync.store import Store
+from kvsync_protocol import bulk
+from kvsync_protocol.routes import CONTROL_ALPN
+
+TICK_S: Final = 0.25
+"""How often removed peers, idle connections and stale offers are looked for."""
+DRAIN_S: Final = 10.0
+"""Longest time that a stop waits for requests in hand."""
+
+log = logging.getLogger(__name__)
+
+
+class PeerServer:
+    """One node's server. `start` and `stop` belong to one event loop and are called once each."""
+
+    control_type: type[ControlLane] = ControlLane
+    bulk_type: type[BulkLane] = BulkLane
+
+    def __init__(self, store: Store, keys: NodeKeys, home: Home, trust: TrustList, settings: Settings) -> None:
+        self._settings = settings
+        self._table = ConnectionTable(settings.max_connections)
+        self._offers = Offers()
+        self._roster = Roster(home, NodeIdentity(keys.peer))
+        self._executor = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control")
+        self._callers: dict[asyncio.BaseTransport, Connection] = {}
+        self.control = self.control_type(
+            store,
+            self._offers,
+            self._roster,
+            trust,
+            settings,
+            signer=keys.signer.public,
+            executor=self._executor,
+            caller=self._caller,
+        )
+        self.bulk = self.bulk_type(store, self._offers, self._roster, self._table, settings)
+        self._runner = web.AppRunner(
+            self.control.application(),
+            handle_signals=False,
+            access_log=None,
+            auto_decompress=False,  # bodies are what the routes say; nothing is unpacked
+            keepalive_timeout=settings.stall_timeout_s,
+            shutdown_timeout=1.0,
+        )
+        self._listener: Listener | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns host and port.
+
+        Raises:
+            UnavailableError: `peer.listen`.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        listener = Listener(
+            self._settings.listen_host,
+            self._settings.listen_port,
+            {CONTROL_ALPN.encode(): partial(self._hand_over, loop), bulk.ALPN.encode(): self.bulk},
+            admit=self._table.admit,
+            release=self._table.release,
+            handshake_s=min(HANDSHAKE_S, self._settings.stall_timeout_s),
+        )
+        self._listener = listener
+        listener.start()
+        self._upkeep = asyncio.create_task(self._keep_up(), name="kvsync-peer-upkeep")
+        log.info("listening at %s port %d", *listener.address)
+        return listener.address
+
+    async def stop(self) -> None:
+        """Accept no more, finish the requests in hand, close, let go of open offers."""
+        if self._listener is not None:
+            await asyncio.to_thread(self._listener.stop)
+        self._table.drain()
+        if not await asyncio.to_thread(self._table.wait_empty, DRAIN_S):
+            self._table.abort_all()
+            await asyncio.to_thread(self._table.wait_empty, DRAIN_S)
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._upkeep
+        await self._runner.cleanup()
+        await asyncio.to_thread(self._offers.end_all)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # control connections: accepted in a thread, served in the loop
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+        asyncio.run_coroutine_threadsafe(self._adopt(connection), loop)
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        """Handshake; on success the protocol has entered the connection into the table."""
+        connection.setblocking(False)
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("a connection before the runner was set up")
+        protocol = ControlConnection(server, self._table, self._roster, self._callers)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._roster.context(CONTROL_ALPN),
+                ssl_handshake_timeout=min(HANDSHAKE_S, self._settings.stall_timeout_s),
+                ssl_shutdown_timeout=1.0,
+            )
+        except OSError as error:
+            log.info("no control session: %s", error)
+            connection.close()
+        finally:
+            if not protocol.entered:
+                self._table.release()
+
+    async def _keep_up(self) -> None:
+        idle_s = 2.0 * self._settings.stall_timeout_s
+        while True:
+            await asyncio.sleep(TICK_S)
+            known = await asyncio.to_thread(self._roster.keys)
+            self._table.abort_strangers(known)
+            self._table.abort_idle(idle_s)
+            await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
+
+    def _caller(self, request: web.Request) -> Connection:
+        """Raises ConnectionResetError when it has just ended."""
+        found = self._callers.get(request.transport) if request.transport is not None else None
+        if found is None:
+            raise ConnectionResetError("the connection has ended")
+        return found

@@ -1,0 +1,130 @@
+"""Exact reads and writes on a TLS connection, each with a stall timeout, a least rate and a deadline.
+
+Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from typing import Final
+
+from kvsync.errors import KvsyncError, UnavailableError
+from kvsync.peer.deadline import Deadline
+from kvsync_protocol.errors import TrustError
+from kvsync_protocol.limits import KiB
+
+LEAST_RATE: Final = 32 * KiB
+"""Bytes per second. Slower is as good as stalled: a byte now and then must not hold a connection."""
+_PIECE: Final = 256 * KiB
+"""Written at once; each piece has a stall timeout of its own."""
+
+
+class SecureStream:
+    """One TLS connection after its handshake. Not for several threads, but `abort` may come from any."""
+
+    def __init__(self, connection: ssl.SSLSocket, *, stall_s: float, deadline: Deadline) -> None:
+        self._connection = connection
+        self._stall_s = stall_s
+        self._deadline = deadline
+        connection.settimeout(stall_s)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill `view`.
+
+        Raises:
+            UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`.
+            TrustError: `peer.refused` when the other side does not know this node.
+        """
+        if not self._read(view):
+            raise UnavailableError("peer.closed", "the peer closed the connection")
+
+    def read_frame(self, size: int) -> bytes | None:
+        """The next `size` bytes, or None when the other side ended the connection before them."""
+        frame = bytearray(size)
+        return bytes(frame) if self._read(memoryview(frame)) else None
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Send all of every part. Raises like `read_into`."""
+        end = self._end(sum(len(part) for part in parts))
+        try:
+            for part in parts:
+                for start in range(0, len(part), _PIECE):
+                    self._connection.sendall(memoryview(part)[start : start + _PIECE])
+                    self._check(end)
+        except OSError as error:
+            raise stream_error(error) from error
+
+    def abort(self) -> None:
+        """Break the connection, waking whoever waits on it."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket.shutdown, which would take the TLS state from under the other thread.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    def stop_reading(self) -> None:
+        """Let a reader that waits for the next frame see the end; what is being sent goes out."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._connection, socket.SHUT_RD)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _read(self, view: memoryview) -> bool:
+        """False when the other side ended the connection before the first byte."""
+        end = self._end(len(view))
+        at = 0
+        try:
+            while at < len(view):
+                got = self._connection.read(len(view) - at, view[at:])
+                if not got:
+                    break
+                at += int(got)
+                self._check(end)
+        except OSError as error:
+            raise stream_error(error) from error
+        if 0 < at < len(view):
+            raise UnavailableError("peer.closed", "the peer closed the connection in the middle of a message")
+        return at == len(view)
+
+    def _end(self, size: int) -> float:
+        return min(self._deadline.at, time.monotonic() + self._stall_s + size / LEAST_RATE)
+
+    def _check(self, end: float) -> None:
+        if time.monotonic() > end:
+            self._deadline.remaining()
+            raise _stalled()
+
+
+def _stalled() -> UnavailableError:
+    return UnavailableError(
+        "peer.stalled", "the peer moves nothing, or too little", hint="try again, or another peer"
+    )
+
+
+_REFUSALS: Final = ("UNKNOWN_CA", "CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED")
+
+
+def stream_error(error: OSError) -> KvsyncError | TrustError:
+    """A failed read, write or connect, as kvsync names it."""
+    if isinstance(error, TimeoutError):
+        return _stalled()
+    if isinstance(error, ssl.SSLError):
+        return tls_error(error)
+    return UnavailableError("peer.closed", f"the connection broke: {error.strerror or error}")
+
+
+def tls_error(error: ssl.SSLError) -> KvsyncError | TrustError:
+    """A failed handshake or a TLS alert, as kvsync names it.
+
+    In TLS 1.3 a client learns only after its own handshake that the server refused its certificate.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TrustError("peer.identity", "something that does not hold the pinned key answers there")
+    if any(name in (error.reason or "") for name in _REFUSALS):
+        return TrustError("peer.refused", "the peer does not know this node", hint="kvsync peer add, on the peer")
+    return UnavailableError("peer.closed", f"the TLS connection broke: {error.reason or error}")

@@ -1,0 +1,109 @@
+"""The rules of this host, each asked before anything large moves, each with a verdict in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kvsync.errors import PolicyError
+from kvsync.store import Store
+from kvsync.sync.report import Verdict
+from kvsync_protocol import manifest as manifest_format
+from kvsync_protocol import ref as ref_format
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import CodedError, IntegrityError, TrustError
+from kvsync_protocol.fingerprint import Fingerprints
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.ref import Ref
+from kvsync_protocol.signing import PublicKey
+
+
+class Policies:
+    """Collects verdicts. A refusal is raised, or in a dry run only noted where the next rule can still be asked."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._verdicts: list[Verdict] = []
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(self._verdicts)
+
+    def allow(self, policy: str, detail: str) -> None:
+        self._verdicts.append(Verdict(policy, True, detail))
+
+    def refuse(self, policy: str, error: CodedError) -> None:
+        """Raises `error`, except in a dry run."""
+        self._verdicts.append(Verdict(policy, False, error.message, error.code))
+        if not self._dry_run:
+            raise error
+
+    def signer(self, envelope: Envelope, keys: Collection[PublicKey], wanted: ArtifactId) -> Manifest:
+        """The manifest, once a trusted signature stands under these very bytes and they are what was asked for.
+
+        Raises, in a dry run too, because nothing further can be asked of bytes that nobody vouches for:
+            TrustError: `trust.untrusted_signer`, `trust.payload_type`.
+            IntegrityError: `integrity.artifact`.
+            MalformedError, VersionError: as `Manifest.parse`.
+        """
+        verified = envelope.verify(manifest_format.PAYLOAD_TYPE, keys)
+        manifest = Manifest.parse(verified)
+        if manifest.artifact != wanted:
+            raise IntegrityError(
+                "integrity.artifact", "the peer sent another artifact than the one asked for", artifact=wanted
+            )
+        self.allow("signer", f"signed by {', '.join(key.key_id for key in verified.signers)}")
+        return manifest
+
+    def ref(self, envelope: Envelope, keys: Collection[PublicKey], name: str, store: Store) -> tuple[Ref, PublicKey]:
+        """What a name stands for, and who says so; a sequence below one already seen is refused.
+
+        Raises:
+            TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.rollback`, `trust.ref_name`.
+        """
+        verified = envelope.verify(ref_format.PAYLOAD_TYPE, keys)
+        ref, signer = Ref.parse(verified), verified.signers[0]
+        if ref.name != name:
+            raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")
+        seen = store.ref_sequence(name, signer)
+        if ref.sequence < seen:
+            error = TrustError(
+                "trust.rollback",
+                f"{name} has sequence {ref.sequence}, but {seen} of the same signer was seen",
+                hint="the peer's copy is outdated, or somebody replays an old one",
+                sequence=ref.sequence,
+                seen=seen,
+            )
+            self.refuse("name", error)
+        else:
+            self.allow("name", f"sequence {ref.sequence} of {signer.key_id}")
+        return ref, signer
+
+    def size(self, manifest: Manifest, limit: int) -> None:
+        """Raises PolicyError `policy.size`."""
+        if manifest.tree.total_bytes <= limit:
+            self.allow("size", f"{manifest.tree.total_bytes} bytes")
+            return
+        error = PolicyError(
+            "policy.size",
+            f"{manifest.tree.total_bytes} bytes are more than the {limit} allowed here",
+            hint="raise max_artifact_bytes",
+        )
+        self.refuse("size", error)
+
+    def model(self, ours: Fingerprints | None, manifest: Manifest, accept: str) -> None:
+        """Compare fingerprints, where there is a model here to compare with.
+
+        Raises:
+            MismatchError: `mismatch.compatibility`, `mismatch.numerics`, naming the fields.
+        """
+        if ours is None:
+            self.allow("fingerprints", "not compared: carried for others, no model was named")
+            return
+        try:
+            tolerated = ours.check(manifest.fingerprints, accept=accept)
+        except CodedError as error:
+            self.refuse("fingerprints", error)
+            return
+        names = ", ".join(difference.field for difference in tolerated)
+        self.allow("fingerprints", f"equal canary; {names} differ" if tolerated else "equal")

@@ -1,0 +1,193 @@
+"""Fetch one artifact from one peer: judge first, move then, publish at the end.
+
+    hello ─► name ─► envelope ─► policies ─► leaves, tokens ─► draft ─► N streams ─► publish ─► name
+             signed  signature,  size,       hashed            lock,    each chunk
+             ref     then parse  fingerprints                  leases   verified
+
+Whatever ends a pull early, verified chunks stay and the next pull fetches only the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from kvsync.config import Settings
+from kvsync.errors import NotFoundError, UnavailableError
+from kvsync.keys import NodeKeys, Peer, TrustList
+from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.client import PeerClient
+from kvsync.progress import Progress, silent
+from kvsync.store import PullDraft, Store
+from kvsync.sync.plan import Plan
+from kvsync.sync.report import PullReport
+from kvsync.sync.streams import Stream
+from kvsync.sync.transfer import Transfer
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import MalformedError
+from kvsync_protocol.fingerprint import Fingerprints
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.signing import PublicKey
+
+_LOCK_SLICE_S: Final = 2.0
+"""Waiting for another transfer of the same artifact happens in slices, between which we can be cancelled."""
+
+
+async def pull(
+    store: Store,
+    trust: TrustList,
+    peer: Peer,
+    wanted: str,
+    *,
+    keys: NodeKeys,
+    settings: Settings,
+    fingerprints: Fingerprints | None,
+    progress: Progress = silent,
+    dry_run: bool = False,
+) -> PullReport:
+    """Fetch `wanted`, an artifact id or a name, from `peer`.
+
+    `fingerprints` are those of the model it is for, or None for a host that merely carries it. A dry
+    run changes nothing, and its report holds every policy's verdict.
+
+    Raises:
+        TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.rollback`.
+        PolicyError: `peer.role`, `policy.size`.
+        MismatchError: `mismatch.compatibility`, `mismatch.numerics`.
+        IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
+            `message.*`, naming the peer that sent it.
+        NotFoundError: `peer.unknown_name`, `store.unknown_artifact`, `peer.chunk_gone`.
+        UnavailableError: `peer.unreachable`, `peer.closed`, `peer.stalled`, `peer.deadline`.
+        StoreError: `store.full`, `store.quota`.
+    """
+    transfer = Transfer("pull", peer, keys, settings, progress, dry_run=dry_run)
+    return await _Pull(transfer, store, trust.keys()).run(wanted, fingerprints)
+
+
+class _Pull:
+    """One pull's state."""
+
+    def __init__(self, transfer: Transfer, store: Store, trusted: frozenset[PublicKey]) -> None:
+        self._transfer = transfer
+        self._store = store
+        self._trusted = trusted
+        self._ref: tuple[Ref, PublicKey, Envelope] | None = None
+
+    async def run(self, wanted: str, fingerprints: Fingerprints | None) -> PullReport:
+        transfer, policies, settings = self._transfer, self._transfer.policies, self._transfer.settings
+        async with transfer.connected() as client:
+            await client.hello()
+            artifact = await self._resolve(client, wanted)
+            envelope = await client.envelope(artifact)
+            manifest = policies.signer(envelope, self._trusted, artifact)
+            policies.size(manifest, settings.max_artifact_bytes)
+            policies.model(fingerprints, manifest, settings.accept)
+            table = await asyncio.to_thread(self._leaves_here, manifest)
+            if table is not None:
+                plan = Plan(table.leaves, (), silent, transfer.stage)
+                if not transfer.dry_run:
+                    await asyncio.to_thread(self._store.add_signatures, envelope)
+            elif transfer.dry_run:
+                table = await asyncio.to_thread(manifest.check_leaves, await client.leaves(manifest))
+                plan = Plan(table.leaves, await asyncio.to_thread(self._lacking, table), silent, transfer.stage)
+            else:
+                plan = await self._fetch(client, envelope, manifest)
+            if self._ref is not None and not transfer.dry_run:
+                ref, signer, signed = self._ref
+                await asyncio.to_thread(self._store.set_ref, ref, signed, signer)
+        return transfer.report(PullReport, manifest, plan, self._ref[0].name if self._ref is not None else None)
+
+    async def _fetch(self, client: PeerClient, envelope: Envelope, manifest: Manifest) -> Plan:
+        """Everything that is not here, published at the end."""
+        transfer = self._transfer
+        leaves = await client.leaves(manifest)
+        table = await asyncio.to_thread(manifest.check_leaves, leaves)
+        tokens = await client.tokens(manifest)
+        await asyncio.to_thread(manifest.check_tokens, tokens)
+        async with self._draft(envelope, manifest, leaves, tokens) as draft:
+            missing = await asyncio.to_thread(draft.missing)
+            plan = Plan(table.leaves, missing, transfer.progress, transfer.stage)
+            await transfer.move(client, plan, lambda connection: _PullStream(plan, connection, transfer, draft))
+            await asyncio.to_thread(draft.publish)
+        return plan
+
+    async def _resolve(self, client: PeerClient, wanted: str) -> ArtifactId:
+        """An id as it is; a name by the peer's signed ref."""
+        try:
+            return ArtifactId(Digest.parse(wanted))
+        except MalformedError:
+            check_name(wanted)
+        found = (await client.refs(wanted)).refs
+        if not found:
+            raise NotFoundError(
+                "peer.unknown_name", f"{client.peer.name} has nothing named {wanted!r}", hint="ask for its id instead"
+            )
+        ref, signer = await asyncio.to_thread(
+            self._transfer.policies.ref, found[0], self._trusted, wanted, self._store
+        )
+        self._ref = ref, signer, found[0]
+        return ref.artifact
+
+    def _leaves_here(self, manifest: Manifest) -> LeafTable | None:
+        """The leaves of the artifact if all of it is here already."""
+        try:
+            return self._store.artifact(manifest.artifact).leaves()
+        except NotFoundError:
+            return None
+
+    def _lacking(self, table: LeafTable) -> list[int]:
+        return [index for index, leaf in enumerate(table.leaves) if not self._store.has_chunk(leaf.digest)]
+
+    @asynccontextmanager
+    async def _draft(
+        self, envelope: Envelope, manifest: Manifest, leaves: bytes, tokens: bytes
+    ) -> AsyncIterator[PullDraft]:
+        """The draft, once no other transfer on this host holds it."""
+
+        def attempt() -> PullDraft | None:
+            until = min(self._transfer.deadline.at, time.monotonic() + _LOCK_SLICE_S)
+            try:
+                return self._store.pull_draft(envelope, manifest, leaves, tokens, deadline=until)
+            except UnavailableError as error:
+                if error.code != "store.busy":
+                    raise
+                return None
+
+        draft = None
+        while draft is None:
+            self._transfer.deadline.remaining()
+            opening = asyncio.ensure_future(asyncio.to_thread(attempt))
+            try:
+                draft = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                late = await opening
+                if late is not None:
+                    await asyncio.to_thread(late.close)
+                raise
+        try:
+            yield draft
+        finally:
+            await asyncio.shield(asyncio.to_thread(draft.close))
+
+
+class _PullStream(Stream):
+    """Fetches; the draft hashes each chunk in this stream's thread, straight from the receive buffer."""
+
+    def __init__(self, plan: Plan, connection: BulkConnection, transfer: Transfer, draft: PullDraft) -> None:
+        super().__init__(plan, connection, transfer.peer.name)
+        self._draft = draft
+        self._encoding = transfer.encoding
+
+    def begin(self, index: int) -> None:
+        self.connection.ask(self._draft.artifact, index, self._encoding)
+
+    def finish(self, index: int) -> int:
+        data, wire = self.connection.receive(self.plan.leaf(index).size)
+        self._draft.put(index, data)
+        return wire

@@ -1,0 +1,131 @@
+"""Send one artifact to one peer, which judges it by its own trust list before it takes a byte.
+
+hello ─► offer (envelope) ─► leaves, tokens ─► what is missing there ─► N streams ─► commit (name)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from kvsync.config import Settings
+from kvsync.errors import PolicyError
+from kvsync.keys import NodeKeys, Peer
+from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.chunk_file import read_chunk
+from kvsync.peer.client import PeerClient
+from kvsync.progress import Progress, silent
+from kvsync.store import Store, StoredArtifact, StoredRef
+from kvsync.sync.plan import Plan
+from kvsync.sync.report import PushReport
+from kvsync.sync.streams import Stream
+from kvsync.sync.transfer import Transfer
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.limits import MAX_CHUNK_BYTES
+from kvsync_protocol.messages import Commit, Hello
+from kvsync_protocol.prefix import encode_tokens
+
+
+async def push(
+    store: Store,
+    peer: Peer,
+    artifact: ArtifactId,
+    *,
+    keys: NodeKeys,
+    settings: Settings,
+    progress: Progress = silent,
+    dry_run: bool = False,
+) -> PushReport:
+    """Send `artifact`, with the name it has here if any, to `peer`.
+
+    A dry run asks the peer what it may be sent and whether it has the artifact, and offers nothing.
+
+    Raises:
+        NotFoundError: `store.unknown_artifact`.
+        TrustError: `peer.identity`, `peer.refused`; `trust.untrusted_signer` when the peer trusts no signer of it.
+        PolicyError: `peer.role`, `policy.size`; StoreError: `store.full`, `store.quota`, there or here.
+        IntegrityError: `integrity.chunk` when chunks keep arriving damaged.
+        UnavailableError: `peer.unreachable`, `peer.closed`, `peer.stalled`, `peer.deadline`, `offer.too_many`.
+    """
+    transfer = Transfer("push", peer, keys, settings, progress, dry_run=dry_run)
+    with ExitStack() as stack:
+        stored = await asyncio.to_thread(stack.enter_context, store.hold(artifact))
+        return await _Push(transfer, store, stored).run()
+
+
+class _Push:
+    """One push's state."""
+
+    def __init__(self, transfer: Transfer, store: Store, stored: StoredArtifact) -> None:
+        self._transfer = transfer
+        self._store = store
+        self._stored = stored
+
+    async def run(self) -> PushReport:
+        transfer, stored = self._transfer, self._stored
+        table = await asyncio.to_thread(stored.leaves)
+        named = await asyncio.to_thread(self._ref)
+        async with transfer.connected() as client:
+            self._judge(await client.hello())
+            if transfer.dry_run:
+                plan = Plan(table.leaves, range(len(table.leaves)), silent, transfer.stage)
+            else:
+                plan = await self._send(client, table, Commit(named.envelope if named else None))
+        return transfer.report(PushReport, stored.manifest, plan, named.name if named else None)
+
+    async def _send(self, client: PeerClient, table: LeafTable, commit: Commit) -> Plan:
+        """Everything that the peer lacks, published there at the end."""
+        transfer, stored = self._transfer, self._stored
+        accepted = await client.offer(stored.envelope)
+        if accepted.artifact != stored.artifact:
+            raise IntegrityError("integrity.artifact", "the peer accepted another artifact than the one offered")
+        if accepted.complete:
+            if commit.ref is not None:
+                await client.commit(stored.artifact, commit)
+            return Plan(table.leaves, (), silent, transfer.stage)
+        await client.offer_leaves(stored.artifact, table.encode())
+        await client.offer_tokens(stored.artifact, encode_tokens(await asyncio.to_thread(stored.tokens)))
+        missing = await client.missing(stored.manifest)
+        plan = Plan(table.leaves, missing.indices(), transfer.progress, transfer.stage)
+        await transfer.move(
+            client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored.artifact)
+        )
+        await client.commit(stored.artifact, commit)
+        return plan
+
+    def _judge(self, hello: Hello) -> None:
+        """Ask the peer's own word, so that a dry run learns it and a push fails early."""
+        name, policies = self._transfer.peer.name, self._transfer.policies
+        if "push" in hello.roles:
+            policies.allow("role", f"{name} takes artifacts from this node")
+            return
+        hint = "kvsync peer add --role push, on the peer"
+        policies.refuse("role", PolicyError("peer.role", f"{name} takes no artifacts from this node", hint=hint))
+
+    def _ref(self) -> StoredRef | None:
+        """A name that stands for the artifact here."""
+        return next((ref for ref in self._store.refs() if ref.artifact == self._stored.artifact), None)
+
+
+class _PushStream(Stream):
+    """Sends; the peer hashes what arrives."""
+
+    def __init__(
+        self, plan: Plan, connection: BulkConnection, transfer: Transfer, store: Store, artifact: ArtifactId
+    ) -> None:
+        super().__init__(plan, connection, transfer.peer.name)
+        self._store = store
+        self._artifact = artifact
+        self._encoding = transfer.encoding
+        self._buffer = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._wire: dict[int, int] = {}
+
+    def begin(self, index: int) -> None:
+        data = read_chunk(self._store, self.plan.leaf(index), self._buffer)
+        self._wire[index] = self.connection.send(self._artifact, index, data, self._encoding)
+
+    def finish(self, index: int) -> int:
+        self.connection.confirm()
+        return self._wire.pop(index)

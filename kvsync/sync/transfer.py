@@ -1,0 +1,93 @@
+"""What pull and push share: one peer, one deadline, N streams over one plan, and the numbers at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from kvsync.config import Settings
+from kvsync.keys import NodeKeys, Peer
+from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.client import PeerClient
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.identity import NodeIdentity
+from kvsync.progress import Progress
+from kvsync.sync.plan import Plan
+from kvsync.sync.policy import Policies
+from kvsync.sync.report import Report
+from kvsync.sync.streams import Stream, run_streams
+from kvsync_protocol.bulk import Encoding
+from kvsync_protocol.manifest import Manifest
+
+R = TypeVar("R", bound=Report)
+
+
+class Transfer:
+    """One transfer under way, from its first request to its report. `stage` names it in progress reports."""
+
+    def __init__(
+        self, stage: str, peer: Peer, keys: NodeKeys, settings: Settings, progress: Progress, *, dry_run: bool
+    ) -> None:
+        self.stage = stage
+        self.peer = peer
+        self.settings = settings
+        self.dry_run = dry_run
+        self.deadline = Deadline.after(settings.transfer_deadline_s)
+        self.policies = Policies(dry_run=dry_run)
+        self.encoding = Encoding.ZSTD if settings.encoding == "zstd" else Encoding.IDENTITY
+        self._identity = NodeIdentity(keys.peer)
+        self.progress = progress
+        self._began = time.monotonic()
+        self._moving_s = 0.0
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[PeerClient]:
+        """A client of the peer; everything inside ends at the deadline.
+
+        Raises:
+            UnavailableError: `peer.deadline`.
+        """
+        try:
+            async with (
+                asyncio.timeout_at(self.deadline.at),
+                PeerClient(self.peer, self._identity, self.settings, self.deadline) as client,
+            ):
+                yield client
+        except TimeoutError:
+            self.deadline.remaining()
+            raise
+
+    async def move(self, client: PeerClient, plan: Plan, stream: Callable[[BulkConnection], Stream]) -> None:
+        """Move all of the plan's chunks over as many streams as the settings say."""
+        began = time.monotonic()
+        self.progress(self.stage, plan.bytes_here, plan.bytes_total, "bytes")
+        count = self._streams(plan)
+        if count:
+            await run_streams([stream(client.bulk()) for _ in range(count)])
+        self._moving_s = time.monotonic() - began
+
+    def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
+        """The numbers; in a dry run those of the transfer that would be."""
+        return kind(
+            peer=self.peer.name,
+            artifact=manifest.artifact,
+            name=name,
+            dry_run=self.dry_run,
+            chunks=manifest.tree.size,
+            chunks_moved=plan.chunks_planned if self.dry_run else plan.chunks_moved,
+            bytes_total=plan.bytes_total,
+            bytes_moved=plan.bytes_planned if self.dry_run else plan.bytes_moved,
+            bytes_wire=plan.bytes_wire,
+            bytes_here=plan.bytes_here,
+            resent=plan.resent,
+            streams=self._streams(plan),
+            seconds=time.monotonic() - self._began,
+            moving_seconds=self._moving_s,
+            verdicts=self.policies.verdicts,
+        )
+
+    def _streams(self, plan: Plan) -> int:
+        return min(self.settings.streams, plan.chunks_planned)

@@ -1,0 +1,79 @@
+"""Nodes on loopback with real stores, keys and servers, for the tests of peer and sync."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kvsync.config import Home, Settings
+from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
+from kvsync.peer.server import PeerServer
+from kvsync.store import Store, StoredArtifact, StoreLimits
+from kvsync.sync import PullReport, PushReport, pull, push
+from kvsync_protocol.digest import ArtifactId
+
+MakeServer = Callable[[Store, NodeKeys, Home, TrustList, Settings], PeerServer]
+
+
+class Node:
+    """One node: home, keys, store; `serving` runs its server."""
+
+    def __init__(
+        self, root: Path, name: str, settings: Settings | None = None, limits: StoreLimits | None = None
+    ) -> None:
+        self.name = name
+        self.home = Home(root / name)
+        self.home.create()
+        self.keys = NodeKeys.create(self.home)
+        self.settings = settings or Settings(stall_timeout_s=2, transfer_deadline_s=30)
+        self.book = PeerBook(self.home)
+        self.trust = TrustList(self.home, self.keys.signer.public)
+        self.store = Store.open(self.home.store_dir, limits or StoreLimits(free_floor_bytes=0))
+        self.address = ""
+
+    def close(self) -> None:
+        self.store.close()
+
+    def meet(self, other: Node, *roles: str) -> None:
+        """Pin the other's peer key, allow it `roles` here, and trust its signer."""
+        self.book.add(Peer(other.name, other.keys.peer.public, (), roles))
+
+    def as_peer(self, *addresses: str) -> Peer:
+        return Peer(self.name, self.keys.peer.public, addresses or (self.address,))
+
+    def keep(self, artifact: Any) -> StoredArtifact:
+        """Store an artifact of the shared fixture."""
+        with self.store.pull_draft(*artifact.parts) as draft:
+            for index in draft.missing():
+                draft.put(index, artifact.chunks[index])
+            return draft.publish()
+
+    @asynccontextmanager
+    async def serving(self, make: MakeServer = PeerServer) -> AsyncIterator[PeerServer]:
+        server = make(self.store, self.keys, self.home, self.trust, self.settings)
+        host, port = await server.start()
+        self.address = f"{host}:{port}"
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+    async def pull(self, other: Node, wanted: object, **options: Any) -> PullReport:
+        options.setdefault("fingerprints", None)
+        settings = dataclasses.replace(self.settings, **options.pop("settings", {}))
+        return await pull(
+            self.store,
+            self.trust,
+            options.pop("peer", None) or other.as_peer(),
+            str(wanted),
+            keys=self.keys,
+            settings=settings,
+            **options,
+        )
+
+    async def push(self, other: Node, artifact: ArtifactId, **options: Any) -> PushReport:
+        settings = dataclasses.replace(self.settings, **options.pop("settings", {}))
+        return await push(self.store, other.as_peer(), artifact, keys=self.keys, settings=settings, **options)
