@@ -18,6 +18,8 @@ COMPLETE_VARIABLE: Final = "_KVSYNC_COMPLETE"
 
 GROUPS: Final = (
     "home",
+    "compute",
+    "transfer",
     "artifacts",
     "graft",
     "upkeep",
@@ -26,6 +28,7 @@ GROUPS: Final = (
     "peer",
     "keys",
     "model",
+    "daemon",
     "completion",
 )
 """Modules of this package, each with `add_commands(app)`, in the order of `--help`."""

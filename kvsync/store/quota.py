@@ -9,6 +9,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
+from kvsync.config import Settings
 from kvsync.errors import StoreError, UsageError
 from kvsync.store import leases
 from kvsync.store.chunks import below_floor
@@ -40,6 +41,11 @@ class StoreLimits:
     def __post_init__(self) -> None:
         if min(self.quota_bytes, self.quota_files, self.free_floor_bytes, self.draft_ttl_s) < 0:
             raise UsageError("store.limits", "limits of a store are not negative")
+
+    @classmethod
+    def of(cls, settings: Settings) -> StoreLimits:
+        """The limits that a node's settings name."""
+        return cls(settings.quota_bytes, settings.quota_files, settings.free_floor_bytes)
 
 
 @dataclass(frozen=True, slots=True)
