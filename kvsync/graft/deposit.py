@@ -67,8 +67,7 @@ def deposit(
 
 def set_name(store: Store, signer: SigningKey, name: str, artifact: ArtifactId) -> Ref:
     """Point `name` at `artifact` with the next sequence number of this signer."""
-    last = max((held.ref.sequence for held in store.refs() if held.ref.name == name), default=0)
-    ref = Ref(check_name(name), artifact, last + 1)
+    ref = Ref(check_name(name), artifact, store.ref_sequence(name, signer.public) + 1)
     store.set_ref(ref, ref.seal(signer), signer.public)
     return ref
 
