@@ -80,6 +80,20 @@ class Home:
         return self.daemon_dir / "api.sock"
 
     @property
+    def pid_file(self) -> Path:
+        """Locked by the running daemon."""
+        return self.daemon_dir / "pid"
+
+    @property
+    def log_file(self) -> Path:
+        """What a daemon in the background says."""
+        return self.daemon_dir / "daemon.log"
+
+    @property
+    def jobs_file(self) -> Path:
+        return self.daemon_dir / "jobs.sqlite"
+
+    @property
     def lock_file(self) -> Path:
         """Held while keys or lists are changed, so that two commands at once lose nothing."""
         return self.root / "home.lock"

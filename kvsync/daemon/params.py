@@ -1,0 +1,204 @@
+"""What each kind of job needs to know, read strictly before it is accepted.
+
+`shown` is what may be told about a job: everything but the document, which is as private as the artifact
+that is made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvsync.daemon.messages import JobKind
+from kvsync.errors import UsageError
+from kvsync_protocol.digest import Digest
+from kvsync_protocol.errors import MalformedError
+from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
+from kvsync_protocol.layout import DType
+from kvsync_protocol.limits import MAX_BOUNDARIES, MAX_NAME_CHARS, MAX_TOKENS, KiB, MiB
+from kvsync_protocol.ref import check_name
+from kvsync_protocol.strictjson import Fields
+
+MAX_DOCUMENT_BYTES: Final = 4 * MiB
+"""Of UTF-8 text in one job: about a million tokens, hours of prefill."""
+MAX_DOCUMENT_TOKENS: Final = 1024 * KiB
+MAX_PATH_BYTES: Final = 4 * KiB
+MAX_PEER_CHARS: Final = 400
+_FAMILY: Final = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeParams:
+    """Make the artifact of a document: either its `text` or its `tokens`.
+
+    `model` is an absolute path of a model directory; `dtype` None takes the one it was saved in. `template`
+    is the digest of the chat template that shaped the document; `boundaries` are earlier cuts (SPEC 3).
+    """
+
+    model: Path
+    text: str | None = None
+    tokens: tuple[int, ...] | None = None
+    dtype: DType | None = None
+    device: str = "cpu"
+    name: str | None = None
+    template: Digest | None = None
+    boundaries: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.model.is_absolute():
+            raise UsageError("job.model", f"{self.model} is not an absolute path")
+        if (self.text is None) == (self.tokens is None):
+            raise UsageError("job.document", "give either text or tokens")
+        if self.text == "" or self.tokens == ():
+            raise UsageError("job.empty_document", "the document is empty")
+        if self.text is not None and _encoded_size(self.text) > MAX_DOCUMENT_BYTES:
+            raise UsageError(
+                "job.document_size",
+                f"the document is larger than {MAX_DOCUMENT_BYTES} bytes",
+                hint="split it, or compute it without the daemon",
+            )
+        if len(self.tokens or ()) > MAX_DOCUMENT_TOKENS:
+            raise UsageError("job.document_size", f"the document has more than {MAX_DOCUMENT_TOKENS} tokens")
+        if self.name is not None:
+            check_name(self.name)
+
+    def as_json(self) -> dict[str, object]:
+        found = self.shown()
+        found.pop("text_bytes", None)
+        found.pop("token_count", None)
+        if self.text is not None:
+            return found | {"text": self.text}
+        return found | {"tokens": list(self.tokens or ())}
+
+    def shown(self) -> dict[str, object]:
+        found: dict[str, object] = {"model": str(self.model), "device": self.device}
+        if self.dtype is not None:
+            found["dtype"] = self.dtype.value
+        if self.name is not None:
+            found["name"] = self.name
+        if self.template is not None:
+            found["template"] = str(self.template)
+        if self.boundaries:
+            found["boundaries"] = list(self.boundaries)
+        if self.text is not None:
+            return found | {"text_bytes": len(self.text.encode())}
+        return found | {"token_count": len(self.tokens or ())}
+
+    @classmethod
+    def parse(cls, value: object) -> ComputeParams:
+        """Raises MalformedError `job.*`, `ref.name`; UsageError `job.*`."""
+        fields = Fields(value, _FAMILY)
+        dtype = fields.optional("dtype", lambda name: fields.string(name, limit=16))
+        if dtype is not None and dtype not in {known.value for known in DType}:
+            raise MalformedError("job.dtype", f"dtype {dtype!r} is unknown", hint=", ".join(d.value for d in DType))
+        params = cls(
+            model=Path(fields.string("model", limit=MAX_PATH_BYTES)),
+            text=fields.optional("text", lambda name: _text(fields.take(name))),
+            tokens=fields.optional(
+                "tokens", lambda name: fields.integers(name, 0, 2**32 - 1, limit=MAX_DOCUMENT_TOKENS)
+            ),
+            dtype=None if dtype is None else DType(dtype),
+            device=fields.optional("device", lambda name: fields.string(name, limit=20)) or "cpu",
+            name=fields.optional("name", lambda name: fields.string(name, limit=4 * MAX_NAME_CHARS)),
+            template=fields.optional("template", fields.digest),
+            boundaries=fields.optional(
+                "boundaries", lambda name: fields.integers(name, 1, MAX_TOKENS, limit=MAX_BOUNDARIES)
+            )
+            or (),
+        )
+        fields.done()
+        return params
+
+
+@dataclass(frozen=True, slots=True)
+class PullParams:
+    """Fetch `wanted` (a name or an id) from a known peer; `fingerprints` None judges them at the graft."""
+
+    peer: str
+    wanted: str
+    fingerprints: Fingerprints | None = None
+
+    def as_json(self) -> dict[str, object]:
+        found = self.shown()
+        if self.fingerprints is not None:
+            found["fingerprints"] = {
+                "compatibility": self.fingerprints.compatibility.as_json(),
+                "numerics": self.fingerprints.numerics.as_json(),
+            }
+        return found
+
+    def shown(self) -> dict[str, object]:
+        return {"peer": self.peer, "wanted": self.wanted}
+
+    @classmethod
+    def parse(cls, value: object) -> PullParams:
+        """Raises MalformedError `job.*`, `fingerprint.*`."""
+        fields = Fields(value, _FAMILY)
+        params = cls(
+            fields.string("peer", limit=MAX_PEER_CHARS),
+            fields.string("wanted", limit=4 * MAX_NAME_CHARS),
+            fields.optional("fingerprints", lambda name: _fingerprints(fields.take(name))),
+        )
+        fields.done()
+        return params
+
+
+@dataclass(frozen=True, slots=True)
+class PushParams:
+    """Offer a stored artifact, by name or id, to a known peer."""
+
+    peer: str
+    artifact: str
+
+    def as_json(self) -> dict[str, object]:
+        return {"peer": self.peer, "artifact": self.artifact}
+
+    def shown(self) -> dict[str, object]:
+        return self.as_json()
+
+    @classmethod
+    def parse(cls, value: object) -> PushParams:
+        """Raises MalformedError `job.*`."""
+        fields = Fields(value, _FAMILY)
+        params = cls(fields.string("peer", limit=MAX_PEER_CHARS), fields.string("artifact", limit=4 * MAX_NAME_CHARS))
+        fields.done()
+        return params
+
+
+JobParams = ComputeParams | PullParams | PushParams
+
+
+def parse_params(kind: JobKind, value: object) -> JobParams:
+    """Raises what the kind's own `parse` raises."""
+    match kind:
+        case JobKind.COMPUTE:
+            return ComputeParams.parse(value)
+        case JobKind.PULL:
+            return PullParams.parse(value)
+        case JobKind.PUSH:
+            return PushParams.parse(value)
+
+
+def _text(value: object) -> str:
+    """Documents hold line breaks and tabs, unlike every other text in a message."""
+    if not isinstance(value, str):
+        raise MalformedError("job.type", "field 'text' is not text")
+    return value
+
+
+def _encoded_size(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError("job.document", "the document is not Unicode text") from error
+
+
+def _fingerprints(value: object) -> Fingerprints:
+    fields = Fields(value, _FAMILY)
+    found = Fingerprints(
+        Fingerprint.parse(FingerprintKind.COMPATIBILITY, fields.take("compatibility")),
+        Fingerprint.parse(FingerprintKind.NUMERICS, fields.take("numerics")),
+    )
+    fields.done()
+    return found

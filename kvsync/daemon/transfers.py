@@ -1,0 +1,105 @@
+"""Runs pull and push jobs as tasks of the daemon's own loop, a few at a time.
+
+Knows jobs and how they end; what a transfer is stands in `kvsync.sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from kvsync.config import Settings
+from kvsync.daemon.board import JobBoard
+from kvsync.daemon.failure import Failure
+from kvsync.daemon.messages import Job, JobKind, JobState
+from kvsync.daemon.params import JobParams, PullParams, PushParams
+from kvsync.errors import KvsyncError
+from kvsync.keys import NodeKeys, PeerBook, TrustList
+from kvsync.progress import Progress
+from kvsync.store import Store
+from kvsync.sync import pull, push
+from kvsync_protocol.errors import CodedError
+
+MAX_TRANSFERS: Final = 4
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Pulls into and pushes out of one store."""
+
+    board: JobBoard
+    store: Store
+    keys: NodeKeys
+    trust: TrustList
+    peers: PeerBook
+    settings: Settings
+
+    async def run(self) -> None:
+        """Until cancelled; transfers under way then end after the chunk in hand and wait for the next start."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(MAX_TRANSFERS):
+                group.create_task(self._lane(), name=f"transfers-{number}")
+
+    async def _lane(self) -> None:
+        while True:
+            await self._do(*await self.board.take([JobKind.PULL, JobKind.PUSH]))
+
+    async def _do(self, job: Job, params: JobParams) -> None:
+        task = asyncio.create_task(self._transfer(params, self.board.reporter(job.id)), name=f"job-{job.id}")
+        with self.board.running(job.id, lambda: _cancel(task)):
+            logger.info("job %s: %s, attempt %d", job.id, job.kind.value, job.attempts)
+            try:
+                result = await task
+            except asyncio.CancelledError:
+                if self.board.was_cancelled(job.id):
+                    self.board.finish(job.id, JobState.CANCELLED)
+                else:
+                    self.board.put_back(job.id)
+                current = asyncio.current_task()
+                if current is None or current.cancelling():  # the daemon is stopping, whatever the job's end
+                    raise
+            except CodedError as error:
+                logger.warning("job %s: %s (%s)", job.id, error.message, error.code)
+                self.board.finish(job.id, JobState.FAILED, failure=Failure.of(error))
+            except Exception as error:
+                logger.exception("job %s", job.id)
+                unexpected = KvsyncError("job.unexpected", f"{type(error).__name__}: {error}", hint="see daemon.log")
+                self.board.finish(job.id, JobState.FAILED, failure=Failure.of(unexpected))
+            else:
+                logger.info("job %s: done", job.id)
+                self.board.finish(job.id, JobState.DONE, result=result)
+
+    async def _transfer(self, params: JobParams, progress: Progress) -> dict[str, object]:
+        match params:
+            case PullParams(peer, wanted, fingerprints):
+                pulled = await pull(
+                    self.store,
+                    self.trust,
+                    self.peers.get(peer),
+                    wanted,
+                    keys=self.keys,
+                    settings=self.settings,
+                    fingerprints=fingerprints,
+                    progress=progress,
+                )
+                return pulled.as_dict()
+            case PushParams(peer, artifact):
+                pushed = await push(
+                    self.store,
+                    self.peers.get(peer),
+                    await asyncio.to_thread(self.store.resolve, artifact),
+                    keys=self.keys,
+                    settings=self.settings,
+                    progress=progress,
+                )
+                return pushed.as_dict()
+            case _:
+                raise KvsyncError("job.kind", "not a transfer")
+
+
+def _cancel(task: asyncio.Task[dict[str, object]]) -> None:
+    task.cancel()
