@@ -149,6 +149,18 @@ class ArtifactFiles:
         stored = self.load(artifact, pinned=False)
         return stored, stored.leaves(), stored.tokens()
 
+    def is_sound(self, artifact: ArtifactId) -> bool:
+        """True when it is here and its three files are what they must be."""
+        try:
+            self.verify(artifact)
+        except NotFoundError:
+            return False
+        except (ProtocolError, StoreError) as error:
+            if not is_damage(error):
+                raise
+            return False
+        return True
+
     def meta_bytes(self, artifact: ArtifactId) -> int:
         """Bytes of the three files; 0 when they are gone."""
         try:

@@ -93,7 +93,8 @@ class ComputeDraft:
         leaf = Leaf(Digest(hashlib.sha256(view).digest()), view.nbytes)
         with self._parts.index.writing() as db:
             leases.lease(db, leases.COMPUTE, self.plan, (leaf,))
-            check_room(usage(db, self._parts.root, self._parts.limits), self._parts.root)
+            if self._parts.limits.quota_bytes or self._parts.limits.quota_files:
+                check_room(usage(db, self._parts.root, self._parts.limits), self._parts.root)
         if self._parts.chunks.sizes((leaf.digest,)).get(leaf.digest) != leaf.size:
             self._parts.chunks.publish(leaf.digest, view)
         journal.append(leaf)
@@ -124,7 +125,7 @@ class ComputeDraft:
             raise StoreError("store.incomplete", "what was computed is not what the leaf table lists")
         with PullDraft(self._parts, envelope, manifest, leaves, tokens, None) as draft:
             stored = draft.publish()
-        with self._parts.index.writing() as db:
+        with leases.left_to_reconcile(self.plan), self._parts.index.writing() as db:
             self._parts.temp.discard_tree(self.plan.hex, self._parts.folder(leases.COMPUTE))
             leases.release(db, leases.COMPUTE, self.plan)
         self._end()
@@ -134,10 +135,11 @@ class ComputeDraft:
         """Leave the draft; what was appended stays for a resume. Safe to call twice."""
         if self._lock is None:
             return
+        journal = self._open()
         try:
             self._lock.mark_active()
-            with self._parts.index.writing() as db:
-                leases.close(db, self._parts.chunks, leases.COMPUTE, self.plan)
+            with leases.left_to_reconcile(self.plan), self._parts.index.writing() as db:
+                leases.close(db, self._parts.chunks, leases.COMPUTE, self.plan, journal.leaves)
         finally:
             self._end()
 

@@ -154,30 +154,33 @@ class PullDraft:
         parts.chunks.sync(digests)
         with parts.index.writing() as db:
             add_chunks(db, parts.chunks.sizes(digests))
-            if parts.files.has(self.artifact):
+            if parts.files.is_sound(self.artifact):
                 parts.files.merge(self._envelope)
                 parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
             else:
+                parts.files.discard(self.artifact)
                 os.utime(LEAVES, dir_fd=lock.folder.fd, follow_symlinks=False)
                 os.utime(TOKENS, dir_fd=lock.folder.fd, follow_symlinks=False)
                 lock.folder.sync()
                 parts.files.adopt(parts.folder(leases.PARTIAL), self.artifact)
                 lock.folder.unlink(LOCK_NAME)
             stored = parts.files.load(self.artifact, pinned=parts.is_pinned(self.artifact))
-            records.add_artifact(db, stored, self.leaves, self._token_ids, parts.files.meta_bytes(self.artifact))
+            meta_bytes = parts.files.meta_bytes(self.artifact)
+            records.add_artifact(db, stored, self.leaves, self._token_ids, meta_bytes)
+            records.set_meta_bytes(db, self.artifact, meta_bytes)
             leases.release(db, leases.PARTIAL, self.artifact)
         lock.release()
         self._lock = None
         return stored
 
     def close(self) -> None:
-        """Leave the draft; safe to call twice."""
+        """Leave the draft; safe to call twice. Counts that cannot be written now are made up for later."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         try:
             lock.mark_active()
-            with self._parts.index.writing() as db:
+            with leases.left_to_reconcile(self.artifact), self._parts.index.writing() as db:
                 if records.is_recorded(db, self.artifact) and not self.missing():
                     self._parts.temp.discard_tree(self.artifact.hex, self._parts.folder(leases.PARTIAL))
                     leases.release(db, leases.PARTIAL, self.artifact)

@@ -22,7 +22,7 @@ from kvsync.store import leases, records
 from kvsync.store.index import add_chunks
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
-from kvsync.store.quota import usage
+from kvsync.store.quota import Usage, over_quota, quota_error, usage
 from kvsync.store.reconcile import reconcile
 from kvsync_protocol.digest import ArtifactId, Digest
 
@@ -47,44 +47,49 @@ class GcReport:
     """Bad files that fsck set aside longer than `draft_ttl_s` ago."""
 
 
-def collect(parts: Parts, *, dry_run: bool = False, need_bytes: int = 0, need_files: int = 0) -> GcReport:
-    """Run gc; with `need_*` evict until there is room for so much more than the store holds now.
-
-    Raises:
-        UnavailableError: `store.busy` when another process keeps the index.
-        StoreError: `store.ref_damaged` when eviction is needed but a ref cannot be read.
-    """
+def collect(parts: Parts, *, dry_run: bool = False) -> GcReport:
+    """Run gc. Raises as `Store.gc`."""
     if dry_run:
         with parts.index.writing() as db:
             db.execute("SAVEPOINT rehearsal")
             try:
-                return _Collection(db, parts, dry_run).run(need_bytes, need_files)
+                return Collection(db, parts, dry_run=True).run()
             finally:
                 db.execute("ROLLBACK TO rehearsal")
     parts.release_reserve()
     try:
         with parts.index.writing() as db:
-            return _Collection(db, parts, dry_run).run(need_bytes, need_files)
+            return Collection(db, parts).run()
     finally:
         parts.take_reserve()
 
 
-class _Collection:
-    """One run inside one transaction."""
+class Collection:
+    """One run inside one transaction of the caller's."""
 
-    def __init__(self, db: sqlite3.Connection, parts: Parts, dry_run: bool) -> None:
+    def __init__(self, db: sqlite3.Connection, parts: Parts, *, dry_run: bool = False) -> None:
         self._db, self._parts, self._dry_run = db, parts, dry_run
         reconcile(db, parts)
 
-    def run(self, need_bytes: int, need_files: int) -> GcReport:
+    def run(self, *, must_fit: bool = False) -> GcReport:
+        """Mark, evict, delete.
+
+        Raises:
+            StoreError: `store.quota` under `must_fit`, when the quotas cannot be kept; nothing was removed.
+        """
         drafts = self._drop_drafts()
+        self._db.execute("SAVEPOINT marked")
         present = self._parts.chunks.scan_all()
         references = self._references()
         garbage = {digest: size for digest, size in present.items() if digest.raw not in references}
         # Counts first, so that what eviction compares with the quota is what the files say.
         self._match_rows(present, garbage)
         with ExitStack() as holders:
-            evicted = self._evict(present, references, garbage, need_bytes, need_files, holders)
+            evicted = self._evict(present, references, garbage, holders)
+            if must_fit and any(over_quota(self._usage())):
+                refusal = quota_error(self._usage())
+                self._db.execute("ROLLBACK TO marked")
+                raise refusal
             if not self._dry_run:
                 for artifact in evicted:
                     self._parts.files.discard(artifact)
@@ -103,6 +108,9 @@ class _Collection:
         if not self._dry_run:
             _log.info("gc removed %d chunks, %d bytes, %d artifacts", report.chunks, report.bytes, len(evicted))
         return report
+
+    def _usage(self) -> Usage:
+        return usage(self._db, self._parts.root, self._parts.limits)
 
     def _drop_drafts(self) -> int:
         """Drafts that nobody holds and nobody came back to in time."""
@@ -147,14 +155,12 @@ class _Collection:
         present: dict[Digest, int],
         references: Counter[bytes],
         garbage: dict[Digest, int],
-        need_bytes: int,
-        need_files: int,
         holders: ExitStack,
     ) -> list[ArtifactId]:
         """Choose artifacts until the quotas are kept; what only they need joins the garbage."""
         evicted: list[ArtifactId] = []
         candidates: list[ArtifactId] | None = None
-        while self._over(need_bytes, need_files):
+        while any(over_quota(self._usage())):
             if candidates is None:
                 candidates = self._candidates()
             if not candidates:
@@ -177,16 +183,6 @@ class _Collection:
                     self._forget((digest,))
             records.remove_artifact(self._db, artifact)
         return evicted
-
-    def _over(self, need_bytes: int, need_files: int) -> bool:
-        limits = self._parts.limits
-        if not limits.quota_bytes and not limits.quota_files:
-            return False
-        now = usage(self._db, self._parts.root, limits)
-        return bool(
-            (limits.quota_bytes and now.bytes + now.reserved_bytes + need_bytes > limits.quota_bytes)
-            or (limits.quota_files and now.files + now.reserved_files + need_files > limits.quota_files)
-        )
 
     def _candidates(self) -> list[ArtifactId]:
         """Evictable artifacts, the least recently used last."""

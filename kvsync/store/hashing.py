@@ -17,7 +17,7 @@ from kvsync_protocol.limits import MiB
 
 STAGE: Final = "checking"
 _PIECE: Final = 1 * MiB
-_BATCH: Final = 64
+_BATCH: Final = 8
 """Chunks per task: enough to be worth a hand-over, few enough to share the work evenly."""
 
 

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +90,7 @@ class Index:
                     "trusted_schema=OFF",
                     "cell_size_check=ON",
                 ):
-                    connection.execute(f"PRAGMA {pragma}")
+                    _configure(connection, pragma)
             except BaseException:
                 connection.close()
                 raise
@@ -141,6 +142,20 @@ class Index:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def _configure(connection: sqlite3.Connection, pragma: str) -> None:
+    """Run a pragma. Switching to WAL does not wait for others by itself, so it is tried again."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _prepare(path: Path) -> int:

@@ -11,15 +11,19 @@ Knows the index and the draft folders' locks, not what is transferred.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from kvsync.errors import StoreError, UnavailableError
 from kvsync.store.chunks import ChunkFiles
 from kvsync.store.index import add_chunks
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.leaves import Leaf
 
+_log = logging.getLogger(__name__)
 PARTIAL: Final = "partial"
 COMPUTE: Final = "compute"
 KINDS: Final = (PARTIAL, COMPUTE)
@@ -66,16 +70,14 @@ def settle(db: sqlite3.Connection, chunks: ChunkFiles, kind: str, name: Digest) 
     add_chunks(db, chunks.sizes(Digest(raw) for (raw,) in unrecorded))
 
 
-def close(db: sqlite3.Connection, chunks: ChunkFiles, kind: str, name: Digest) -> None:
-    """The draft is left: count what landed, reserve nothing any more."""
+def close(
+    db: sqlite3.Connection, chunks: ChunkFiles, kind: str, name: Digest, leaves: Iterable[Leaf] | None = None
+) -> None:
+    """The draft is left: count what landed, reserve nothing any more, keep the leases of `leaves` (None: all)."""
     settle(db, chunks, kind, name)
+    if leaves is not None:
+        narrow(db, kind, name, leaves)
     db.execute("UPDATE drafts SET settled = 1, expected = 0 WHERE kind = ? AND name = ?", (kind, name.raw))
-
-
-def unsettled(db: sqlite3.Connection) -> list[tuple[str, Digest]]:
-    """Drafts that are open, or were when their process ended."""
-    rows = db.execute("SELECT kind, name FROM drafts WHERE settled = 0").fetchall()
-    return [(kind, Digest(name)) for kind, name in rows]
 
 
 def reserved(db: sqlite3.Connection) -> tuple[int, int]:
@@ -90,3 +92,12 @@ def reserved(db: sqlite3.Connection) -> tuple[int, int]:
         " WHERE draft = drafts.key))), 0) FROM drafts WHERE settled = 0"
     ).fetchone()
     return missing + beyond, files
+
+
+@contextmanager
+def left_to_reconcile(name: Digest) -> Iterator[None]:
+    """Run the index's part of leaving a draft, which must not fail: on a full disk, the next open does it."""
+    try:
+        yield
+    except (StoreError, UnavailableError) as error:
+        _log.warning("the counts of draft %s are not settled yet: %s (%s)", name.short, error, error.code)

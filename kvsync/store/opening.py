@@ -17,7 +17,7 @@ from kvsync.store.artifacts import ArtifactFiles
 from kvsync.store.chunks import ChunkFiles
 from kvsync.store.folder import Folder
 from kvsync.store.index import SCHEMA_VERSION, Index
-from kvsync.store.parts import INDEX, Parts, open_folders
+from kvsync.store.parts import INDEX, RESERVE, RESERVE_BYTES, Parts, open_folders
 from kvsync.store.quota import StoreLimits
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.refs import RefFiles
@@ -33,6 +33,8 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
     """Raises as `Store.open`."""
     root, folders = open_folders(path)
     try:
+        if root.free_bytes() < RESERVE_BYTES:
+            root.unlink(RESERVE)  # the index's side files need room of their own
         index = _open_index(root)
         try:
             temp = TempFiles(folders["tmp"])
@@ -53,7 +55,7 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
                     if parts.files.ids():
                         _log.warning("the index of %s is new: filling it from the files", root.path)
                     rebuild(db, parts)
-            if root.status("reserve") is None:
+            if root.status(RESERVE) is None:
                 parts.take_reserve()
         except BaseException:
             index.close()

@@ -92,21 +92,32 @@ def usage(db: sqlite3.Connection, folder: Folder, limits: StoreLimits) -> Usage:
     )
 
 
-def check_room(now: Usage, folder: Folder) -> None:
-    """Refuse what has just been reserved if it does not fit; the caller's transaction then rolls back.
-
-    Raises:
-        StoreError: `store.quota` (fields `over_bytes`, `over_files`) or `store.full`.
-    """
+def over_quota(now: Usage) -> tuple[int, int]:
+    """Bytes and files, reservations included, by which the store is over its quotas."""
     over_bytes = now.bytes + now.reserved_bytes - now.quota_bytes if now.quota_bytes else 0
     over_files = now.files + now.reserved_files - now.quota_files if now.quota_files else 0
-    if over_bytes > 0 or over_files > 0:
-        raise StoreError(
-            "store.quota",
-            "the store's quota has no room for this",
-            hint="kvsync gc, kvsync rm, or a larger quota_bytes or quota_files",
-            over_bytes=max(0, over_bytes),
-            over_files=max(0, over_files),
-        )
+    return max(0, over_bytes), max(0, over_files)
+
+
+def quota_error(now: Usage) -> StoreError:
+    """`store.quota`, with fields `over_bytes` and `over_files`."""
+    over_bytes, over_files = over_quota(now)
+    return StoreError(
+        "store.quota",
+        "the store's quota has no room for this",
+        hint="kvsync gc, kvsync rm, or a larger quota_bytes or quota_files",
+        over_bytes=over_bytes,
+        over_files=over_files,
+    )
+
+
+def check_room(now: Usage, folder: Folder) -> None:
+    """Refuse what has just been reserved if it does not fit.
+
+    Raises:
+        StoreError: `store.quota` or `store.full`.
+    """
+    if any(over_quota(now)):
+        raise quota_error(now)
     if now.free_bytes - now.reserved_bytes < now.free_floor_bytes:
         raise below_floor(folder, now.free_floor_bytes)

@@ -59,7 +59,9 @@ def _reconcile_drafts(db: sqlite3.Connection, parts: Parts, kind: str) -> None:
             leases.settle(db, parts.chunks, kind, name)
             leases.release(db, kind, name)
         elif not settled and (lock := DraftLock.attempt(folder, name.hex)) is not None:
-            leases.close(db, parts.chunks, kind, name)
+            # The last lease of a computation may be of a chunk that never got into the journal.
+            journalled = draft_leaves(parts, kind, name) if kind == leases.COMPUTE else None
+            leases.close(db, parts.chunks, kind, name, journalled)
             lock.release()
     for name in sorted(present - {Digest(raw) for raw, _ in rows}):
         restore_draft(db, parts, kind, name)

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from kvsync.errors import StoreError
 from kvsync.store import leases
-from kvsync.store.garbage import collect
+from kvsync.store.garbage import Collection
 from kvsync.store.parts import Parts
-from kvsync.store.quota import check_room, usage
-from kvsync.store.reconcile import reconcile
+from kvsync.store.quota import check_room, over_quota, usage
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.leaves import Leaf
 
@@ -17,25 +16,24 @@ from kvsync_protocol.leaves import Leaf
 def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], expected: int = 0) -> None:
     """Register the draft whose lock the caller holds.
 
-    Over quota, what gc may remove is removed first, least recently used artifacts included.
+    Over quota, what gc may remove is removed first, least recently used artifacts included; but only
+    if that makes room enough.
 
     Raises:
-        StoreError: `store.quota` or `store.full`, with nothing registered that was not before.
+        StoreError: `store.quota` or `store.full`; nothing is reserved then.
     """
-    leaves = list(leaves)
-    try:
-        _register(parts, kind, name, leaves, expected)
-    except StoreError as error:
-        if error.code != "store.quota":
-            raise
-        over_bytes, over_files = error.fields["over_bytes"], error.fields["over_files"]
-        collect(parts, need_bytes=int(str(over_bytes)), need_files=int(str(over_files)))
-        _register(parts, kind, name, leaves, expected)
-
-
-def _register(parts: Parts, kind: str, name: Digest, leaves: list[Leaf], expected: int) -> None:
+    refused: StoreError | None = None
     with parts.index.writing() as db:
-        reconcile(db, parts)  # dead drafts reserve nothing
+        collection = Collection(db, parts)  # reconciles: dead drafts reserve nothing
         leases.register(db, kind, name, leaves, expected)
         leases.settle(db, parts.chunks, kind, name)
-        check_room(usage(db, parts.root, parts.limits), parts.root)
+        try:
+            if any(over_quota(usage(db, parts.root, parts.limits))):
+                collection.run(must_fit=True)
+            check_room(usage(db, parts.root, parts.limits), parts.root)
+        except StoreError as error:
+            # Not raised in here: what was collected must be committed whether or not it was enough.
+            refused = error
+            leases.close(db, parts.chunks, kind, name)
+    if refused is not None:
+        raise refused
