@@ -29,6 +29,8 @@ GROUPS: Final = (
     "keys",
     "model",
     "daemon",
+    "doctor",
+    "demo",
     "completion",
 )
 """Modules of this package, each with `add_commands(app)`, in the order of `--help`."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsync.cli._command import Run, command
 from kvsync.cli._render import Facts, Outcome, Table, size
 from kvsync.cli.artifacts import ArtifactArgument
+from kvsync.errors import EXIT_STATUS, UsageError
+from kvsync_protocol.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from kvsync.store import FsckReport
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -16,6 +22,7 @@ def add_commands(app: typer.Typer) -> None:
     command(app, "pin")(pin)
     command(app, "unpin")(unpin)
     command(app, "gc")(gc)
+    command(app, "fsck")(fsck)
 
 
 def rm(run: Run, artifact: ArtifactArgument) -> Outcome:
@@ -96,3 +103,55 @@ def gc(
         )
     ]
     return Outcome(data, view, notes=["nothing was changed: this is what would go"] if dry_run else [])
+
+
+def fsck(
+    run: Run,
+    repair: Annotated[bool, typer.Option("--repair", help="Fetch bad and missing chunks from --from.")] = False,
+    source: Annotated[str | None, typer.Option("--from", metavar="PEER", help="The peer to fetch them from.")] = None,
+) -> Outcome:
+    """Check every byte in the store.
+
+    What is bad is set aside, so that nothing serves or grafts it. With --repair only the bad and missing
+    chunks are fetched again. The exit status is 4 while something is not as it must be.
+    """
+    if repair != (source is not None):
+        raise UsageError("fsck.source", "--repair and --from PEER belong together", hint="kvsync fsck --help")
+    with run.store() as store, run.progress() as progress:
+        if source is None:
+            report = store.fsck(progress=progress)
+        else:
+            from kvsync.sync.repair import repair as repair_from
+
+            peer = run.peers().get(source)
+            work = repair_from(store, peer, keys=run.keys(), settings=run.settings(), progress=progress)
+            report = asyncio.run(work)
+    return _fsck_outcome(report)
+
+
+def _fsck_outcome(report: FsckReport) -> Outcome:
+    findings: list[dict[str, object]] = [
+        {
+            "code": finding.code,
+            "name": finding.name,
+            "detail": finding.detail,
+            "artifacts": [str(artifact) for artifact in finding.artifacts],
+            "repaired": finding.repaired,
+        }
+        for finding in report.findings
+    ]
+    data: dict[str, object] = {
+        "clean": report.clean,
+        "sound": report.sound,
+        "artifacts": report.artifacts,
+        "chunks": report.chunks,
+        "bytes": report.bytes,
+        "findings": findings,
+    }
+    checked = f"{report.artifacts} artifacts, {report.chunks} chunks, {size(report.bytes)}"
+    if report.clean:
+        return Outcome(data, [f"clean: {checked}"])
+    rows = [(f.code, f.name, f.detail, "yes" if f.repaired else "no") for f in report.findings]
+    notes = [] if report.sound else ["hint: kvsync fsck --repair --from PEER"]
+    status = 0 if report.sound else EXIT_STATUS[IntegrityError]
+    return Outcome(data, [Table(("FINDING", "NAME", "DETAIL", "REPAIRED"), rows), checked], notes, status)
