@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -132,8 +132,12 @@ class DaemonClient:
             lost = lost if lost is not None else time.monotonic()
             time.sleep(0.2)  # only while a daemon stops or starts
 
-    def events(self, job: str) -> Iterator[Job]:
-        """The job's state now and after each change, until it is finished or the daemon stops."""
+    def events(self, job: str) -> Generator[Job, None, None]:
+        """The job's state now and after each change, until it is finished or the daemon stops.
+
+        Raises:
+            NotFoundError: `job.unknown`.
+        """
         with self._request("GET", f"/jobs/{parse_job_id(job)}/events", b"", EVENTS_TIMEOUT_S) as reply:
             while line := reply.readline(MAX_REPLY_BYTES):
                 fields = _open(line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,9 @@ def listen(path: Path) -> socket.socket:
     except OSError as error:
         server.close()
         raise StoreError("daemon.socket", f"{path} cannot be made: {error.strerror}", path=str(path)) from error
+    except BaseException:
+        server.close()
+        raise
     return server
 
 
@@ -86,8 +90,6 @@ def remove(path: Path) -> None:
 
 def peer_uid(connection: socket.socket) -> int:
     """The user at the other end, by the kernel's word at connect time."""
-    import struct
-
     size = struct.calcsize("3i")
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(uid)
