@@ -33,7 +33,7 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """`sequence` grows with every change by one signer; a smaller one is a rollback.
+    """`sequence` grows with every change by one signer; whoever keeps refs refuses a smaller one.
 
     `expires` is a Unix time in seconds after which a reader must ask again instead of believing an old
     answer; None never expires. `Ref.parse(verified) == r` for a verified payload of `r.encode()`.
@@ -52,22 +52,6 @@ class Ref:
                 "sequence": self.sequence,
                 "expires": self.expires,
             }
-        )
-
-    def check_follows(self, known: Ref | None) -> None:
-        """Refuse an older or a second, different ref of the same sequence than the one known by its signer.
-
-        Raises:
-            TrustError: `trust.rollback`.
-        """
-        if known is None or self == known:
-            return
-        if self.name == known.name and self.sequence > known.sequence:
-            return
-        raise TrustError(
-            "trust.rollback",
-            f"{known.name!r} already stands at sequence {known.sequence}, this one has {self.sequence}",
-            hint="the peer offers an older state, or its signer published two under one number",
         )
 
     def check_fresh(self, now: int) -> None:

@@ -1,7 +1,8 @@
 """Paths of the peer API's control lane, HTTP/1.1 over mutual TLS (SPEC 8.1).
 
     GET   HELLO                         Hello
-    GET   REFS            ?after=NAME   RefList, names after NAME
+    GET   REFS            ?name=NAME    RefList of that one, or of none
+                          ?after=NAME   RefList, a page of the names after NAME
     GET   ENVELOPE                      the envelope's JSON
     GET   LEAVES, TOKENS                the leaf table, the token ids, as bytes
     POST  OFFERS          an envelope   Accepted

@@ -1,0 +1,195 @@
+"""Cases for the peer protocol: control messages and bulk frames."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import reference as ref
+import tiny
+from cases import Cases
+
+
+def messages() -> Cases:
+    c = Cases("SPEC 8.1: bodies of the control lane")
+    _hello(c)
+    _refs(c)
+    _missing(c)
+    _rest(c)
+    return c
+
+
+def _hello(c: Cases) -> None:
+    hello: ref.Json = {
+        "protocol": 1,
+        "software": "kvsync 0.1.0",
+        "signers": [ref.key_text(1)],
+        "roles": ["get", "push"],
+    }
+    c.ok("a hello", "hello", hello, text=json.dumps(hello))
+    c.ok("a hello with members of a later version", "hello", hello, text=json.dumps({**hello, "motto": {}}))
+    for name, code, change in [
+        ("another protocol", "version.protocol", {"protocol": 2, "signers": "all"}),
+        ("protocol 0", "message.range", {"protocol": 0}),
+        ("a protocol that is true", "message.type", {"protocol": True}),
+        ("a signer that is no key", "key.syntax", {"signers": ["alice"]}),
+        ("17 signers", "message.range", {"signers": [ref.key_text(1)] * 17}),
+        ("a role that is a number", "message.type", {"roles": [1]}),
+        ("17 roles", "message.range", {"roles": ["get"] * 17}),
+        ("a terminal escape in the software's name", "message.range", {"software": "\x1b[2J"}),
+    ]:
+        c.bad(f"hello: {name}", "hello", code, text=json.dumps({**hello, **change}))
+    c.bad(
+        "hello: no roles",
+        "hello",
+        "message.missing",
+        text=json.dumps({k: v for k, v in hello.items() if k != "roles"}),
+    )
+
+
+def _refs(c: Cases) -> None:
+    one = ref.canonical(ref.envelope(ref.REF, b'{"name":"a"}', 1)).decode()
+    c.ok("no refs", "refs", {"count": 0, "more": False}, text='{"refs":[],"more":false}')
+    c.ok(
+        "two refs, more to come",
+        "refs",
+        {"count": 2, "more": True},
+        text=json.dumps({"refs": [one, one], "more": True}),
+    )
+    for name, code, value in [
+        ("an envelope that is an object", "message.type", {"refs": [{}], "more": False}),
+        (
+            "an envelope without signatures",
+            "envelope.missing",
+            {"refs": ['{"payload":"","payloadType":""}'], "more": False},
+        ),
+        ("more is a number", "message.type", {"refs": [], "more": 1}),
+        ("1,001 refs", "message.range", {"refs": [""] * 1001, "more": False}),
+        ("a URL to follow", "message.unknown", {"refs": [], "more": False, "next": "http://example.com/"}),
+    ]:
+        c.bad(f"refs: {name}", "refs", code, text=json.dumps(value))
+
+
+def _missing(c: Cases) -> None:
+    c.ok("nothing missing", "missing", [], text='{"ranges":[]}', leaves=3)
+    c.ok("all missing", "missing", [0, 1, 2], text='{"ranges":[[0,3]]}', leaves=3)
+    c.ok("two ranges", "missing", [0, 2], text='{"ranges":[[0,1],[2,3]]}', leaves=3)
+    for name, code, ranges in [
+        ("past the tree", "message.range", [[0, 4]]),
+        ("a huge range", "message.range", [[0, 2**53 - 1]]),
+        ("negative", "message.range", [[-1, 1]]),
+        ("empty", "message.range", [[1, 1]]),
+        ("backwards", "message.range", [[2, 1]]),
+        ("overlapping", "message.range", [[0, 2], [1, 3]]),
+        ("adjacent", "message.range", [[0, 1], [1, 2]]),
+        ("descending", "message.range", [[2, 3], [0, 1]]),
+        ("one number", "message.range", [[0]]),
+        ("three numbers", "message.range", [[0, 1, 2]]),
+        ("true for 1", "message.type", [[0, True]]),
+        ("no pair", "message.type", [0, 1]),
+    ]:
+        c.bad(f"missing: {name}", "missing", code, text=json.dumps({"ranges": ranges}), leaves=3)
+
+
+def _rest(c: Cases) -> None:
+    artifact = "sha256:" + tiny.ARTIFACT.hex()
+    c.ok(
+        "accepted",
+        "accepted",
+        {"artifact": artifact, "complete": True},
+        text=json.dumps({"artifact": artifact, "complete": True}),
+    )
+    c.bad(
+        "accepted: an artifact that is a path",
+        "accepted",
+        "digest.syntax",
+        text='{"artifact":"../x","complete":true}',
+    )
+    c.bad(
+        "accepted: complete is 1", "accepted", "message.type", text=json.dumps({"artifact": artifact, "complete": 1})
+    )
+    one = ref.canonical(ref.envelope(ref.REF, b"{}", 1)).decode()
+    c.ok("commit without a ref", "commit", False, text='{"ref":null}')
+    c.ok("commit with a ref", "commit", True, text=json.dumps({"ref": one}))
+    c.bad("commit: a ref that is a number", "commit", "message.type", text='{"ref":1}')
+    c.bad("commit: a ref that is no envelope", "commit", "json.syntax", text='{"ref":"x"}')
+    error = {"code": "store.full", "message": "no room left", "hint": ""}
+    c.ok("an error", "error", error, text=json.dumps(error))
+    for name, change in {
+        "a code with spaces": {"code": "store full"},
+        "a code in upper case": {"code": "Store.Full"},
+        "a code of 101 letters": {"code": "a." + "b" * 99},
+        "a message of 2,001 bytes": {"message": "x" * 2001},
+        "a line feed in the hint": {"hint": "a\nb"},
+    }.items():
+        c.bad(f"error: {name}", "error", "message.range", text=json.dumps({**error, **change}))
+    c.bad("error: a member too many", "error", "message.unknown", text=json.dumps({**error, "traceback": "x"}))
+
+
+def bulk() -> Cases:
+    c = Cases("SPEC 8.2: frames of the bulk lane")
+
+    def request(
+        magic: bytes = b"KVq1", verb: int = 1, encoding: int = 0, zero: int = 0, index: int = 7, length: int = 0
+    ) -> bytes:
+        return magic + struct.pack(">BBH", verb, encoding, zero) + tiny.ARTIFACT + struct.pack(">II", index, length)
+
+    def reply(
+        magic: bytes = b"KVr1", status: int = 0, encoding: int = 0, zero: int = 0, length: int = 0, rest: int = 0
+    ) -> bytes:
+        return magic + struct.pack(">BBHII", status, encoding, zero, length, rest)
+
+    def out(verb: str, encoding: str, length: int) -> ref.Json:
+        return {"verb": verb, "encoding": encoding, "artifact": tiny.ARTIFACT, "index": 7, "length": length}
+
+    most = ref.CHUNK + 64 * 1024
+    c.ok("a GET", "bulk_request", out("GET", "IDENTITY", 0), bytes=request())
+    c.ok("a GET that reads zstd", "bulk_request", out("GET", "ZSTD", 0), bytes=request(encoding=1))
+    c.ok(
+        "a PUT of the largest body", "bulk_request", out("PUT", "IDENTITY", most), bytes=request(verb=2, length=most)
+    )
+    for name, frame in {
+        "another magic": request(magic=b"KVq2"),
+        "a reply's magic": request(magic=b"KVr1"),
+        "verb 0": request(verb=0),
+        "verb 3": request(verb=3),
+        "encoding 2": request(encoding=2),
+        "padding not zero": request(zero=1),
+        "a byte short": request()[:-1],
+        "a byte long": request() + b"\0",
+        "nothing": b"",
+    }.items():
+        c.bad(f"request: {name}", "bulk_request", "bulk.frame", bytes=frame)
+    for name, frame in {
+        "a GET with a body": request(length=1),
+        "a PUT without one": request(verb=2),
+        "a PUT of more than a chunk": request(verb=2, length=most + 1),
+        "a PUT of 4 GiB": request(verb=2, length=2**32 - 1),
+    }.items():
+        c.bad(f"request: {name}", "bulk_request", "bulk.length", bytes=frame)
+
+    names = ["OK", "NOT_FOUND", "REFUSED", "CORRECT_AND_RESEND", "BUSY", "FULL", "FAILED"]
+    for status, text in enumerate(names):
+        c.ok(
+            f"reply {text}",
+            "bulk_reply",
+            {"status": text, "encoding": "IDENTITY", "length": 0},
+            bytes=reply(status=status),
+        )
+    c.ok(
+        "a body in zstd",
+        "bulk_reply",
+        {"status": "OK", "encoding": "ZSTD", "length": 9},
+        bytes=reply(encoding=1, length=9),
+    )
+    for name, frame in {
+        "another magic": reply(magic=b"HTTP"),
+        "status 7": reply(status=7),
+        "encoding 255": reply(encoding=255),
+        "padding not zero": reply(rest=1),
+        "a byte short": reply()[:-1],
+    }.items():
+        c.bad(f"reply: {name}", "bulk_reply", "bulk.frame", bytes=frame)
+    c.bad("reply: a body that is too long", "bulk_reply", "bulk.length", bytes=reply(length=most + 1))
+    c.bad("reply: a failure with a body", "bulk_reply", "bulk.length", bytes=reply(status=1, length=1))
+    return c

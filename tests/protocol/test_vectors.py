@@ -1,0 +1,250 @@
+"""Every vector gives what it names: the value, or the error code. SPEC and vectors alone define both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvsync_protocol import merkle, messages, strictjson
+from kvsync_protocol.blockfile import block_file, logits_file
+from kvsync_protocol.bulk import BulkReply, BulkRequest
+from kvsync_protocol.digest import ArtifactId, Digest, hash_record
+from kvsync_protocol.envelope import Envelope, VerifiedPayload, pae
+from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
+from kvsync_protocol.group import DType, Group
+from kvsync_protocol.layout import Layout
+from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
+from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, start_key
+from kvsync_protocol.ref import Ref
+from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.signing import PublicKey
+from tests.protocol.spec import error_codes
+
+VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
+FILES = sorted(path for path in VECTORS.glob("*.json") if path.name != "example.json")
+CASES = [
+    pytest.param(case, id=f"{path.stem}: {case['name']}")
+    for path in FILES
+    for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
+]
+WITHOUT_A_VECTOR = {
+    "manifest.size": "an inverse of json.size that only a writer meets; its vector would have 1 MiB",
+    "layout.shape": "what is read has passed manifest.range before",
+    "integrity.chunk": "raised where chunks are stored and read",
+    "integrity.header": "raised where chunks are read",
+    "trust.rollback": "raised where refs are kept",
+}
+
+
+def raw(text: str) -> bytes:
+    return bytes.fromhex(text)
+
+
+def hashes(texts: list[str]) -> list[Digest]:
+    return [Digest(raw(text)) for text in texts]
+
+
+def geometry(given: dict[str, Any]) -> Layout:
+    return Layout(
+        given["tokens"],
+        given["block_tokens"],
+        tuple(Group.parse(group) for group in given["groups"]),
+        given["vocab"],
+        DType(given["logits_dtype"]),
+    )
+
+
+def manifest(payload: str, payload_type: str = PAYLOAD_TYPE) -> Manifest:
+    return Manifest.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+
+
+def fingerprint(kind: str, fields: object) -> Fingerprint:
+    return Fingerprint.parse(FingerprintKind(kind), fields)
+
+
+def fingerprints(given: dict[str, Any]) -> Fingerprints:
+    return Fingerprints(*(fingerprint(kind, given[kind]) for kind in ("compatibility", "numerics")))
+
+
+def ref(given: dict[str, Any]) -> Ref:
+    return Ref(given["name"], ArtifactId(Digest.parse(given["artifact"])), given["sequence"], given["expires"])
+
+
+def run_envelope(text: str, payload_type: str, keys: list[str], threshold: int) -> dict[str, Any]:
+    trusted = [PublicKey.parse(key) for key in keys]
+    verified = Envelope.parse(text.encode()).verify(payload_type, trusted, threshold=threshold)
+    return {"payload": verified.payload.hex(), "signers": sorted(map(str, verified.signers))}
+
+
+def run_layout(**given: Any) -> dict[str, Any]:
+    layout = geometry(given)
+    spans = list(layout.chunks())
+    assert [span.index for span in spans] == list(range(layout.leaf_count))
+    return {
+        "chunks": [[span.block, span.group, span.offset, span.size] for span in spans],
+        "bytes": layout.total_bytes,
+        "full_leaves": layout.full_leaves,
+    }
+
+
+def run_graft_chunks(position: int, logits: bool, **given: Any) -> list[int]:
+    return [span.index for span in geometry(given).chunks_for_graft(position, logits=logits)]
+
+
+def run_accepts(ours: dict[str, Any], theirs: dict[str, Any], accept: str) -> list[str]:
+    return [found.field for found in fingerprints(ours).check(fingerprints(theirs), accept=accept)]
+
+
+def run_block_keys(salt: str, tokens: list[int], block_tokens: int, boundaries: list[int], **sides: Any) -> list[str]:
+    schedule = Schedule(block_tokens, tuple(boundaries))
+    return [key.hex for key in block_keys(start_key(fingerprints(sides), raw(salt)), tokens, schedule)]
+
+
+def run_json(limit: int, text: str | None = None, **given: str) -> dict[str, object]:
+    data = raw(given["bytes"]) if text is None else text.encode()
+    return strictjson.loads(data, limit=limit, what="the vector")
+
+
+def run_leaf_table(**given: str) -> dict[str, Any]:
+    table = LeafTable.parse(raw(given["bytes"]))
+    return {"sizes": [leaf.size for leaf in table.leaves], "root": table.root.hex}
+
+
+def run_key(text: object) -> dict[str, str]:
+    key = PublicKey.parse(text)
+    assert str(key) == text
+    return {"raw": key.raw.hex(), "key_id": key.key_id}
+
+
+def run_ref(payload: str, payload_type: str) -> dict[str, Any]:
+    found = Ref.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    return {
+        "name": found.name,
+        "artifact": str(found.artifact),
+        "sequence": found.sequence,
+        "expires": found.expires,
+    }
+
+
+def run_hello(text: str) -> dict[str, Any]:
+    found = messages.Hello.parse(text.encode())
+    return {
+        "protocol": found.protocol,
+        "software": found.software,
+        "signers": list(map(str, found.signers)),
+        "roles": list(found.roles),
+    }
+
+
+def run_refs(text: str) -> dict[str, Any]:
+    found = messages.RefList.parse(text.encode())
+    return {"count": len(found.refs), "more": found.more}
+
+
+def run_accepted(text: str) -> dict[str, Any]:
+    found = messages.Accepted.parse(text.encode())
+    return {"artifact": str(found.artifact), "complete": found.complete}
+
+
+def run_error(text: str) -> dict[str, str]:
+    found = messages.ErrorReply.parse(text.encode())
+    return {"code": found.code, "message": found.message, "hint": found.hint}
+
+
+def run_bulk_request(**given: str) -> dict[str, Any]:
+    found = BulkRequest.decode(raw(given["bytes"]))
+    return {
+        "verb": found.verb.name,
+        "encoding": found.encoding.name,
+        "artifact": found.artifact.hex,
+        "index": found.index,
+        "length": found.length,
+    }
+
+
+def run_bulk_reply(**given: str) -> dict[str, Any]:
+    found = BulkReply.decode(raw(given["bytes"]))
+    return {"status": found.status.name, "encoding": found.encoding.name, "length": found.length}
+
+
+def run_check_template(payload: str, template: str) -> None:
+    manifest(payload).check_template(Digest.parse(template))
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "digest": lambda text: Digest.parse(text).hex,
+    "digest_raw": lambda **given: Digest(raw(given["bytes"])).hex,
+    "record": lambda tag, items: hash_record(tag, map(raw, items)).hex,
+    "json": run_json,
+    "key": run_key,
+    "key_raw": lambda **given: str(PublicKey(raw(given["bytes"]))),
+    "tokens_decode": lambda **given: list(decode_tokens(raw(given["bytes"]))),
+    "tokens_encode": lambda tokens: encode_tokens(tokens).hex(),
+    "segments": lambda block_tokens, boundaries, start, stop: [
+        list(pair) for pair in Schedule(block_tokens, tuple(boundaries)).segments(start, stop)
+    ],
+    "cuts_inside": lambda block_tokens, boundaries, block: list(
+        Schedule(block_tokens, tuple(boundaries)).cuts_inside(block)
+    ),
+    "fingerprint": lambda kind, fields: fingerprint(kind, fields).digest.hex,
+    "accepts": run_accepts,
+    "block_keys": run_block_keys,
+    "root": lambda data: merkle.root([merkle.leaf_hash(raw(leaf)) for leaf in data]).hex,
+    "inclusion": lambda leaf, index, size, proof, root: merkle.verify_inclusion(
+        *hashes([leaf]), index, size, hashes(proof), *hashes([root])
+    ),
+    "consistency": lambda first, second, first_root, second_root, proof: merkle.verify_consistency(
+        first, second, *hashes([first_root, second_root]), hashes(proof)
+    ),
+    "leaf_table": run_leaf_table,
+    "check_leaves": lambda payload, **given: manifest(payload).check_leaves(raw(given["bytes"])) and None,
+    "check_tokens": lambda payload, **given: list(manifest(payload).check_tokens(raw(given["bytes"]))),
+    "check_template": run_check_template,
+    "layout": run_layout,
+    "header": lambda group, tokens: block_file(Group.parse(group), tokens).header.hex(),
+    "logits_header": lambda vocab, dtype: logits_file(vocab, DType(dtype)).header.hex(),
+    "graft_chunks": run_graft_chunks,
+    "pae": lambda payload_type, payload: pae(payload_type, raw(payload)).hex(),
+    "envelope": run_envelope,
+    "manifest": lambda payload, payload_type: manifest(payload, payload_type).artifact.hex,
+    "ref": run_ref,
+    "ref_fresh": lambda now, **given: ref(given["ref"]).check_fresh(now),
+    "hello": run_hello,
+    "refs": run_refs,
+    "missing": lambda text, leaves: list(messages.Missing.parse(text.encode(), leaves=leaves).indices()),
+    "accepted": run_accepted,
+    "commit": lambda text: messages.Commit.parse(text.encode()).ref is not None,
+    "error": run_error,
+    "bulk_request": run_bulk_request,
+    "bulk_reply": run_bulk_reply,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_vector_gives_what_it_names(case: dict[str, Any]) -> None:
+    operation = OPERATIONS[case["op"]]
+    if case["expect"] == "ok":
+        found = operation(**case["in"])
+        assert "out" not in case or found == case["out"]
+    else:
+        with pytest.raises(ProtocolError) as caught:
+            operation(**case["in"])
+        assert caught.value.code == case["expect"]
+
+
+def test_there_are_vectors_enough_and_most_of_them_are_malformed_inputs() -> None:
+    expected = [param.values[0]["expect"] for param in CASES]
+    assert len(expected) >= 60
+    assert len([code for code in expected if code != "ok"]) >= 40
+
+
+def test_every_code_of_the_spec_has_a_vector() -> None:
+    covered = {param.values[0]["expect"] for param in CASES} - {"ok"}
+    assert covered | set(WITHOUT_A_VECTOR) == error_codes()
+    assert not covered & set(WITHOUT_A_VECTOR)
