@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 from pathlib import Path
 
 
@@ -37,7 +38,9 @@ def _serve(root: Path, ready_fd: int) -> int:
     starter = _Starter(ready_fd)
 
     def ready(status: Status) -> None:
-        starter.tell(lifecycle.ready_word(status))
+        if not starter.tell(lifecycle.ready_word(status)):
+            logger.warning("the starter has given up: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
 
     try:
         lifecycle.run(Home(root), ready)
@@ -59,16 +62,17 @@ class _Starter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
-    def tell(self, word: bytes) -> None:
-        """Say it, unless something was said before; a starter that has gone away does not matter."""
+    def tell(self, word: bytes) -> bool:
+        """Say it, unless something was said before; False when nobody waits any more."""
         if self._descriptor is None:
-            return  # closed: its number may be anything by now
+            return True  # closed: its number may be anything by now
         descriptor, self._descriptor = self._descriptor, None
         try:
             with os.fdopen(descriptor, "wb") as pipe:
                 pipe.write(word)
-        except OSError as error:
-            logging.getLogger("kvsync.daemon").debug("nobody waits for this daemon: %s", error)
+        except OSError:
+            return False
+        return True
 
 
 if __name__ == "__main__":

@@ -151,6 +151,7 @@ def _await_ready(home: Home, told: int, timeout_s: float) -> dict[str, object]:
 
 
 def _give_up(home: Home) -> None:
+    """End a daemon that has the lock; one that has not got that far ends when it finds its pipe closed."""
     holder = Holder.find(home.pid_file)
     if holder is not None:
         with holder:
