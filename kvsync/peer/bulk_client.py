@@ -30,7 +30,7 @@ from kvsync_protocol.bulk import (
     Verb,
 )
 from kvsync_protocol.digest import ArtifactId
-from kvsync_protocol.errors import IntegrityError, MalformedError
+from kvsync_protocol.errors import IntegrityError, MalformedError, TrustError
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 
 CONNECT_S: Final = 10.0
@@ -39,6 +39,9 @@ PIPELINE_RTT_S: Final = 0.002
 
 Below it the gap between two chunks costs less than a percent, and with one request at a time a killed
 getter loses at most the one chunk that each stream was fetching."""
+
+_ALERT_S: Final = 1.0
+"""Longest wait for a refusal; it comes within a round trip."""
 
 
 class BulkConnection:
@@ -86,6 +89,22 @@ class BulkConnection:
         self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline)
         if self._aborted:
             self.abort()
+
+    def refusal(self) -> TrustError | None:
+        """Why the peer wants nothing of this node, if that is so.
+
+        The control lane's server ends a refused handshake without a word; the bulk lane's says why.
+        """
+        try:
+            self.open()
+            self._opened().await_alert(_ALERT_S)
+        except TrustError as error:
+            return error
+        except UnavailableError:
+            return None
+        finally:
+            self.close()
+        return None
 
     @property
     def is_open(self) -> bool:

@@ -7,6 +7,7 @@ connections to the same place are opened with `bulk()`.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from types import TracebackType
 from typing import Any, Final, Self
@@ -81,12 +82,15 @@ class PeerClient:
             self._address = address
             try:
                 return Hello.parse(await self._get(routes.HELLO, MAX_JSON_BYTES))
-            except (UnavailableError, TrustError) as error:
+            except TrustError as error:
                 failures[address] = error
+            except UnavailableError as error:
+                refusal = await asyncio.to_thread(self.bulk().refusal) if error.code == "peer.closed" else None
+                failures[address] = refusal or error
         for failure in failures.values():
             if isinstance(failure, TrustError):
                 raise failure
-        tried = ", ".join(f"{address} ({error})" for address, error in failures.items())
+        tried = ", ".join(f"{address} ({error.message})" for address, error in failures.items())
         raise UnavailableError(
             "peer.unreachable",
             f"{self.peer.name} cannot be reached at {tried}",
@@ -180,11 +184,13 @@ class PeerClient:
             if isinstance(cause, ssl.SSLError):
                 return tls_error(cause)
             cause = cause.__cause__ or cause.__context__
-        if isinstance(error, asyncio.TimeoutError):
-            return UnavailableError("peer.stalled", f"{self.peer.name} at {self._address} does not answer")
-        return UnavailableError(
-            "peer.closed", f"{self.peer.name} at {self._address}: {error or type(error).__name__}"
-        )
+        if isinstance(error, TimeoutError):
+            return UnavailableError("peer.stalled", f"{self.peer.name} does not answer", hint="try again later")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            number = error.os_error.errno or 0
+            reason = os.strerror(number) if number > 0 else str(error.os_error.strerror)
+            return UnavailableError("peer.unreachable", reason.lower())
+        return UnavailableError("peer.closed", f"{self.peer.name} ended the connection: {error}")
 
 
 class _PinnedConnector(aiohttp.TCPConnector):

@@ -281,6 +281,7 @@ class ControlLane:
             return None, None
         verified = commit.ref.verify(REF_TYPE, self._trust.keys())
         ref = Ref.parse(verified)
+        ref.check_fresh(int(time.time()))
         if ref.artifact != artifact:
             raise MismatchError("mismatch.ref", "the name points at another artifact")
         return ref, verified.signers[0]

@@ -49,6 +49,14 @@ class SecureStream:
         frame = bytearray(size)
         return bytes(frame) if self._read(memoryview(frame)) else None
 
+    def await_alert(self, seconds: float) -> None:
+        """Wait for the other side to refuse; silence for so long is none. Raises like `read_into`."""
+        self._connection.settimeout(seconds)
+        try:
+            self.read_frame(1)
+        finally:
+            self._connection.settimeout(self._stall_s)
+
     def write(self, *parts: bytes | memoryview) -> None:
         """Send all of every part. Raises like `read_into`."""
         end = self._end(sum(len(part) for part in parts))

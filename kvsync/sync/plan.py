@@ -24,19 +24,33 @@ class Plan:
 
     def __init__(self, leaves: Sequence[Leaf], missing: Iterable[int], progress: Progress, stage: str) -> None:
         self._leaves = leaves
-        self._left = deque(missing)
+        self._left: deque[int] = deque()
         self._lock = threading.Lock()
         self._faults: Counter[int] = Counter()
         self._progress = progress
         self._stage = stage
         self.bytes_total = sum(leaf.size for leaf in leaves)
-        self.chunks_planned = len(self._left)
-        self.bytes_planned = sum(leaves[index].size for index in self._left)
-        self.bytes_here = self.bytes_total - self.bytes_planned
+        self.chunks_planned = 0
+        self.bytes_planned = 0
         self.chunks_moved = 0
         self.bytes_moved = 0
         self.bytes_wire = 0
         self.resent = 0
+        self.extend(missing)
+
+    @property
+    def bytes_here(self) -> int:
+        """What the receiving side had before."""
+        return self.bytes_total - self.bytes_planned
+
+    def extend(self, missing: Iterable[int]) -> int:
+        """Plan further leaves; how many they are."""
+        added = list(missing)
+        with self._lock:
+            self._left.extend(added)
+            self.chunks_planned += len(added)
+            self.bytes_planned += sum(self._leaves[index].size for index in added)
+        return len(added)
 
     def leaf(self, index: int) -> Leaf:
         return self._leaves[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from kvsync.errors import PolicyError
@@ -56,24 +57,20 @@ class Policies:
         return manifest
 
     def ref(self, envelope: Envelope, keys: Collection[PublicKey], name: str, store: Store) -> tuple[Ref, PublicKey]:
-        """What a name stands for, and who says so; a sequence below one already seen is refused.
+        """What a name stands for, and who says so; expired ones and sequences below one seen are refused.
 
         Raises:
-            TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.rollback`, `trust.ref_name`.
+            TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.rollback`, `trust.expired`,
+                `trust.ref_name`.
         """
         verified = envelope.verify(ref_format.PAYLOAD_TYPE, keys)
         ref, signer = Ref.parse(verified), verified.signers[0]
         if ref.name != name:
             raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")
-        seen = store.ref_sequence(name, signer)
-        if ref.sequence < seen:
-            error = TrustError(
-                "trust.rollback",
-                f"{name} has sequence {ref.sequence}, but {seen} of the same signer was seen",
-                hint="the peer's copy is outdated, or somebody replays an old one",
-                sequence=ref.sequence,
-                seen=seen,
-            )
+        try:
+            ref.check_fresh(int(time.time()))
+            check_sequence(ref, store.ref_sequence(name, signer))
+        except TrustError as error:
             self.refuse("name", error)
         else:
             self.allow("name", f"sequence {ref.sequence} of {signer.key_id}")
@@ -107,3 +104,15 @@ class Policies:
             return
         names = ", ".join(difference.field for difference in tolerated)
         self.allow("fingerprints", f"equal canary; {names} differ" if tolerated else "equal")
+
+
+def check_sequence(ref: Ref, seen: int) -> None:
+    """Raises TrustError `trust.rollback` for a ref older than one of the same signer that was seen here."""
+    if ref.sequence < seen:
+        raise TrustError(
+            "trust.rollback",
+            f"{ref.name} has sequence {ref.sequence}, but {seen} of the same signer was seen",
+            hint="the peer's copy is outdated, or somebody replays an old one",
+            sequence=ref.sequence,
+            seen=seen,
+        )

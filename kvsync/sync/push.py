@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from typing import Final
 
 from kvsync.config import Settings
-from kvsync.errors import PolicyError
+from kvsync.errors import PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, Peer
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.chunk_file import read_chunk
@@ -26,6 +27,9 @@ from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.messages import Commit, Hello
 from kvsync_protocol.prefix import encode_tokens
+
+MAX_ROUNDS: Final = 8
+"""Times that the peer is asked what it still lacks: a list with very many gaps comes in parts."""
 
 
 async def push(
@@ -87,11 +91,15 @@ class _Push:
             return Plan(table.leaves, (), silent, transfer.stage)
         await client.offer_leaves(stored.artifact, table.encode())
         await client.offer_tokens(stored.artifact, encode_tokens(await asyncio.to_thread(stored.tokens)))
-        missing = await client.missing(stored.manifest)
-        plan = Plan(table.leaves, missing.indices(), transfer.progress, transfer.stage)
-        await transfer.move(
-            client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored.artifact)
-        )
+        plan = Plan(table.leaves, (), transfer.progress, transfer.stage)
+        for _ in range(MAX_ROUNDS):
+            if not plan.extend((await client.missing(stored.manifest)).indices()):
+                break
+            await transfer.move(
+                client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored.artifact)
+            )
+        else:
+            raise UnavailableError("peer.failed", f"{transfer.peer.name} keeps asking for chunks that it was sent")
         await client.commit(stored.artifact, commit)
         return plan
 

@@ -67,7 +67,7 @@ class Transfer:
         count = self._streams(plan)
         if count:
             await run_streams([stream(client.bulk()) for _ in range(count)])
-        self._moving_s = time.monotonic() - began
+        self._moving_s += time.monotonic() - began
 
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""

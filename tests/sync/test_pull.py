@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from kvsync.errors import NotFoundError, PolicyError
-from kvsync.progress import Progress
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import MalformedError, MismatchError, TrustError
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact
