@@ -78,6 +78,7 @@ class ComputeDraft:
             raise UsageError("store.leaf_index", f"{count} of {len(journal.leaves)} leaves cannot be kept")
         journal.truncate(count)
         with self._parts.index.writing() as db:
+            leases.settle(db, self._parts.chunks, leases.COMPUTE, self.plan)
             leases.narrow(db, leases.COMPUTE, self.plan, journal.leaves)
 
     def append(self, data: Buffer) -> Leaf:

@@ -24,11 +24,11 @@ _HEX: Final = r"[0-9a-f]{64}"
 _META: Final = f"{_HEX}/({ENVELOPE}|{LEAVES}|{TOKENS}|{LOCK_NAME})"
 _FILES: Final = re.compile(
     rf"{INDEX}(-wal|-shm)?|{RESERVE}|chunks/([0-9a-f]{{2}})/\2[0-9a-f]{{62}}|artifacts/{_META}|partial/{_META}"
-    rf"|compute/{_HEX}/({JOURNAL}|{LOCK_NAME})|refs/{_HEX}\.json|pins/{_HEX}|tmp/.+|quarantine/.+",
+    rf"|compute/{_HEX}/({JOURNAL}|{LOCK_NAME})|refs/{_HEX}\.json|pins/{_HEX}|tmp/.+",
     re.ASCII,
 )
 _DIRECTORIES: Final = re.compile(
-    rf"{'|'.join(FOLDERS)}|chunks/[0-9a-f]{{2}}|(artifacts|partial|compute)/{_HEX}|(tmp|quarantine)/.+", re.ASCII
+    rf"{'|'.join(FOLDERS)}|chunks/[0-9a-f]{{2}}|(artifacts|partial|compute)/{_HEX}|tmp/.+", re.ASCII
 )
 
 
@@ -65,6 +65,8 @@ def _walk(parts: Parts, folder: Folder, prefix: str) -> Iterator[Stray]:
         elif stat.S_ISDIR(status.st_mode) and _DIRECTORIES.fullmatch(path):
             if _tighten(folder, name, status, 0o700):
                 yield Stray("store.lax_mode", path, "the folder was open to other users", handled=True)
+            if path == "quarantine":
+                continue  # what is set aside is as bad as it was
             try:
                 with folder.child(name) as inner:
                     yield from _walk(parts, inner, path + "/")
@@ -82,7 +84,7 @@ def _walk(parts: Parts, folder: Folder, prefix: str) -> Iterator[Stray]:
 
 def _displace(parts: Parts, folder: Folder, path: str) -> bool:
     """Clear a place that the store uses itself."""
-    if not (_FILES.fullmatch(path) or _DIRECTORIES.fullmatch(path)) or path.startswith("quarantine/"):
+    if not (_FILES.fullmatch(path) or _DIRECTORIES.fullmatch(path)):
         return False
     name = path.rpartition("/")[2]
     folder.move(name, parts.folder("quarantine"), f"{name}.{secrets.token_hex(4)}")

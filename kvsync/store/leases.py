@@ -80,6 +80,20 @@ def close(
     db.execute("UPDATE drafts SET settled = 1, expected = 0 WHERE kind = ? AND name = ?", (kind, name.raw))
 
 
+def outstanding(db: sqlite3.Connection, kind: str, name: Digest) -> int:
+    """Bytes that one draft may still write."""
+    key, expected = db.execute(
+        "SELECT key, expected FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)
+    ).fetchone()
+    leased, missing = db.execute(
+        "SELECT coalesce(sum(size), 0),"
+        " coalesce(sum(size) FILTER (WHERE digest NOT IN (SELECT digest FROM chunks)), 0)"
+        " FROM leases WHERE draft = ?",
+        (key,),
+    ).fetchone()
+    return int(missing + max(0, expected - leased))
+
+
 def reserved(db: sqlite3.Connection) -> tuple[int, int]:
     """Bytes and chunk files that open drafts may still write."""
     missing, files = db.execute(

@@ -27,6 +27,8 @@ def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], 
         collection = Collection(db, parts)  # reconciles: dead drafts reserve nothing
         leases.register(db, kind, name, leaves, expected)
         leases.settle(db, parts.chunks, kind, name)
+        if not leases.outstanding(db, kind, name):
+            return  # nothing to write: a complete draft is finished on the fullest disk
         try:
             if any(over_quota(usage(db, parts.root, parts.limits))):
                 collection.run(must_fit=True)
