@@ -15,9 +15,9 @@ from kvsync_protocol.envelope import Envelope, Signature
 from kvsync_protocol.errors import MalformedError, MismatchError, TrustError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
 from kvsync_protocol.layout import DType, Group, LayerKind, Layout
-from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_FINGERPRINT_FIELDS, MAX_SIGNATURES
+from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_FINGERPRINT_FIELDS, MAX_RANGES, MAX_SIGNATURES
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest, TokenRecord, Tree
-from kvsync_protocol.messages import MAX_RANGES, Missing
+from kvsync_protocol.messages import Missing
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import _WEAK, PublicKey, SigningKey
