@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvsync.engines.transformers.engine import TransformersEngine
 from tests.engines.tiny_models import Models
@@ -18,6 +19,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSYNC_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Small models spend their time waiting for threads; a test that wants more asks for them."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The promise, on small models of every supported family: a restored context continues byte for byte like a fresh one.
+"""The promise, on small models of every supported family: a restored context continues like a fresh one, bit for bit.
 
 The graft's side is another engine than the one that computed, and all bytes go through a real store.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import torch
 
 from kvsync.engines import Context, Engine
 from kvsync.engines.transformers import load
@@ -16,6 +18,7 @@ from kvsync.graft import deposit
 from kvsync.pack import ArtifactReader
 from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import Digest
+from kvsync_protocol.errors import IntegrityError, MismatchError
 from kvsync_protocol.layout import DType
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import SigningKey
@@ -25,10 +28,28 @@ SIGNER = SigningKey(bytes(range(32)))
 STEPS = 8
 
 
+@dataclass(frozen=True)
+class Node:
+    """A store and where its files lie."""
+
+    root: Path
+    store: Store
+
+    def chunk(self, stored: StoredArtifact, index: int) -> Path:
+        (path,) = self.root.rglob(stored.leaves().leaves[index].digest.hex)
+        return path
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with Store.open(tmp_path_factory.mktemp("node") / "store") as opened:
-        yield opened
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    root = tmp_path_factory.mktemp("node") / "store"
+    with Store.open(root) as opened:
+        yield Node(root, opened)
+
+
+@pytest.fixture
+def store(node: Node) -> Store:
+    return node.store
 
 
 @dataclass(frozen=True)
@@ -156,3 +177,67 @@ def test_both_sides_agree_under_another_thread_count(threads: int, tiny: Models,
     expected = carry_on(engine, fresh, following, schedule)
     reader = reader_of(store, deposit(store, engine, SIGNER, tokens))
     assert carry_on(engine, engine.restore(reader, len(tokens)), following, schedule) == expected
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral, window below a block"])
+def test_a_flipped_bit_in_any_needed_chunk_refuses_the_restore_and_touches_nothing(
+    family: str, tiny: Models, node: Node
+) -> None:
+    engine, tokens = tiny.engine(family), some_tokens(3 * BLOCK + 5, seed=11)
+    live = engine.new_context()
+    engine.prefill(live, tokens[:70], engine.schedule)
+    before = engine.state_digest(live)
+    stored = deposit(node.store, engine, SIGNER, tokens)
+    needed = {span.index for span in stored.manifest.layout.chunks_for_graft(len(tokens), logits=False)}
+    assert needed
+    for index in range(stored.manifest.layout.leaf_count):
+        path = node.chunk(stored, index)
+        flip(path)
+        if index in needed:
+            with pytest.raises(IntegrityError) as caught:
+                engine.restore(reader_of(node.store, stored), len(tokens))
+            assert caught.value.code == "integrity.chunk"
+            assert caught.value.fields["chunk"] == index
+        else:
+            engine.restore(reader_of(node.store, stored), len(tokens))
+        flip(path)
+    assert engine.state_digest(live) == before
+    assert engine.restore(reader_of(node.store, stored), len(tokens)).position == len(tokens)
+
+
+def test_an_artifact_of_another_layout_or_position_is_refused(tiny: Models, node: Node) -> None:
+    llama, sliding = tiny.engine("llama"), tiny.engine("mistral, window below a block")
+    stored = deposit(node.store, llama, SIGNER, some_tokens(2 * BLOCK + 3, seed=12))
+    for engine, position, code in (
+        (sliding, BLOCK, "mismatch.layout"),
+        (llama, BLOCK + 1, "mismatch.position"),
+        (llama, 3 * BLOCK, "mismatch.position"),
+    ):
+        with pytest.raises(MismatchError) as caught:
+            engine.restore(reader_of(node.store, stored), position)
+        assert caught.value.code == code
+
+
+def test_the_outcome_tells_a_single_wrong_bit_of_state(tiny: Models, node: Node) -> None:
+    """Guards the tests above: state that differs is seen in what they compare."""
+    engine, tokens = tiny.engine("gemma3, window of one block"), some_tokens(BLOCK + 30, seed=13)
+    reader = reader_of(node.store, deposit(node.store, engine, SIGNER, tokens))
+    schedule = engine.schedule.with_boundary(len(tokens))
+    outcomes = []
+    for wrong in (False, True):
+        context = engine.restore(reader, len(tokens))
+        if wrong:
+            context.cache.layers[0].values.view(torch.int32)[0, 0, -1, 0] ^= 1 << 22
+        outcomes.append(carry_on(engine, context, [1, 2, 3], schedule))
+    assert outcomes[0].logits != outcomes[1].logits
+    assert outcomes[0].decoded != outcomes[1].decoded
+    assert outcomes[0].state != outcomes[1].state

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -33,6 +34,7 @@ _LOAD_ERRORS: Final = (
     RuntimeError,
     ImportError,
     SafetensorError,
+    StrictDataclassError,
 )
 
 
@@ -50,7 +52,10 @@ def load(
     if attention != AUTO:
         check_attention(attention)
     place = _device(device)
-    _check_dir(model_dir)
+    try:
+        _check_dir(model_dir)
+    except OSError as error:
+        raise EngineError("engine.unreadable", f"{model_dir} cannot be read: {error.strerror}") from error
     determinism = Determinism.choose(threads, place)
     with determinism.running(), quiet_and_offline():
         config = _config(model_dir)
