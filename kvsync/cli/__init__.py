@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 __all__ = ["main"]
 
@@ -22,8 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A path that is not Unicode must not turn a result into a crash.
             stream.reconfigure(errors="backslashreplace")
     try:
-        return run(sys.argv[1:] if arguments is None else list(arguments))
+        with _orderly_end():
+            return run(sys.argv[1:] if arguments is None else list(arguments))
     except BrokenPipeError:
         # The reader has gone (`kvsync ls | head`). Python flushes stdout once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """SIGTERM ends a command as an interrupt does: what it started is stopped, what it holds is released."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

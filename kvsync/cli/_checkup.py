@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvsync.cli._models import model_path, open_engine
-from kvsync.cli._render import UNEXPECTED, size
+from kvsync.cli._render import UNEXPECTED, plural, size
 from kvsync.errors import EngineError, StoreError, exit_status
 from kvsync.progress import Progress
 from kvsync_protocol.errors import CodedError
@@ -100,7 +100,7 @@ def _keys(run: Run) -> tuple[str, str, str]:
 
 def _lists(run: Run) -> tuple[str, str, str]:
     signers, peers = run.trust().signers(), run.peers().peers()
-    return OK, f"{len(signers)} trusted signers besides this node, {len(peers)} peers", ""
+    return OK, f"{plural(len(signers), 'trusted signer')} besides this node, {plural(len(peers), 'peer')}", ""
 
 
 def _clock(run: Run) -> tuple[str, str, str]:
@@ -131,9 +131,8 @@ def _store(run: Run) -> tuple[str, str, str]:
     with run.store() as store:
         usage = store.usage()
     quota = f" of {size(usage.quota_bytes)} allowed" if usage.quota_bytes else ""
-    text = (
-        f"{usage.artifacts} artifacts, {usage.chunks} chunks, {size(usage.bytes)}{quota}, {usage.drafts} unfinished"
-    )
+    held = f"{plural(usage.artifacts, 'artifact')}, {plural(usage.chunks, 'chunk')}"
+    text = f"{held}, {size(usage.bytes)}{quota}, {usage.drafts} unfinished"
     if usage.quota_bytes and usage.bytes > usage.quota_bytes:
         return NOTE, text, "kvsync gc"
     return OK, text, ""

@@ -210,6 +210,11 @@ def size(count: int) -> str:
     return f"{value / 1024:.1f} PiB"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def seconds(value: float) -> str:
     """A duration for people: `3.2 ms`, `1.5 s`, `2 min 5 s`."""
     if value < 1:

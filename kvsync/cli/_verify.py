@@ -55,7 +55,13 @@ def verify_artifact(
             damaged=len(damaged),
             chunks=[str(leaf.digest) for leaf in damaged[:MAX_NAMED]],
         )
-    return ("signature", "artifact id", "leaf table and merkle root", "token ids", f"{len(table.leaves)} chunks")
+    return (
+        "signature",
+        "artifact id",
+        "leaf table and merkle root",
+        "token ids",
+        f"every chunk ({len(table.leaves)})",
+    )
 
 
 def _sound(store: Store, leaf: Leaf) -> bool:

@@ -10,7 +10,7 @@ import typer
 from kvsync.cli._command import Run, command
 from kvsync.cli._document import read_document
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, DTypeOption, ModelOption, open_engine
-from kvsync.cli._render import Facts, Outcome, seconds, size
+from kvsync.cli._render import Facts, Outcome, plural, seconds, size
 from kvsync.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _facts(report: GraftReport, first: float) -> Facts:
             ("mode", report.mode),
             ("tokens grafted", report.tokens_grafted),
             ("tokens recomputed", report.tokens_recomputed),
-            ("read and verified", f"{report.chunks} chunks, {size(report.bytes)}"),
+            ("read and verified", f"{plural(report.chunks, 'chunk')}, {size(report.bytes)}"),
             ("first token", f"{seconds(first)} ({stages})"),
             ("checks", ", ".join(report.checks)),
             *([("tolerated", ", ".join(d.field for d in report.tolerated))] if report.tolerated else []),

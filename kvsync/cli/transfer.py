@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +74,8 @@ def push(
         found = store.artifact(store.resolve(artifact)).artifact
     daemon = running_daemon(run, local=local or dry_run)
     if daemon is None:
+        import asyncio
+
         from kvsync import sync
 
         with run.store() as store, run.progress() as progress:
@@ -96,6 +97,8 @@ def push(
 
 
 def _pull_here(run: Run, peer: str, wanted: str, fingerprints: Fingerprints | None, *, dry_run: bool) -> PullReport:
+    import asyncio
+
     from kvsync import sync
 
     with run.store() as store, run.progress() as progress:

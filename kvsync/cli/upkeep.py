@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsync.cli._command import Run, command
-from kvsync.cli._render import Facts, Outcome, Table, size
+from kvsync.cli._render import Facts, Outcome, Table, plural, size
 from kvsync.cli.artifacts import ArtifactArgument
 from kvsync.errors import EXIT_STATUS, UsageError
 from kvsync_protocol.errors import IntegrityError
@@ -98,7 +97,7 @@ def gc(
                 ("abandoned drafts", report.drafts),
                 ("temporary files", report.temp_files),
                 ("quarantined files", report.quarantined),
-                ("left", f"{usage.artifacts} artifacts, {size(usage.bytes)}"),
+                ("left", f"{plural(usage.artifacts, 'artifact')}, {size(usage.bytes)}"),
             ]
         )
     ]
@@ -121,6 +120,8 @@ def fsck(
         if source is None:
             report = store.fsck(progress=progress)
         else:
+            import asyncio
+
             from kvsync.sync.repair import repair as repair_from
 
             peer = run.peers().get(source)
@@ -148,7 +149,7 @@ def _fsck_outcome(report: FsckReport) -> Outcome:
         "bytes": report.bytes,
         "findings": findings,
     }
-    checked = f"{report.artifacts} artifacts, {report.chunks} chunks, {size(report.bytes)}"
+    checked = f"{plural(report.artifacts, 'artifact')}, {plural(report.chunks, 'chunk')}, {size(report.bytes)}"
     if report.clean:
         return Outcome(data, [f"clean: {checked}"])
     rows = [(f.code, f.name, f.detail, "yes" if f.repaired else "no") for f in report.findings]

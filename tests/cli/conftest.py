@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from kvsync.cli import main
+from kvsync.config import Home
+from kvsync.keys import NodeKeys, TrustList
+from kvsync.store import Store
+from kvsync_protocol.ref import Ref
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,31 @@ def home(tmp_path: Path, kvsync: Command, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setenv("KVSYNC_HOME", str(root))
     assert kvsync("init").status == 0
     return root
+
+
+@pytest.fixture
+def put(home: Path) -> Callable[..., None]:
+    """Store artifacts in the home, under a name for the first if one is given; their signer is trusted."""
+
+    def store_all(*artifacts: Any, name: str | None = None) -> None:
+        found = Home(home)
+        own = NodeKeys.load(found).signer
+        with Store.open(found.store_dir) as store:
+            for artifact in artifacts:
+                with store.pull_draft(*artifact.parts) as draft:
+                    for index in draft.missing():
+                        draft.put(index, artifact.chunks[index])
+                    draft.publish()
+            if name is not None:
+                ref = Ref(name, artifacts[0].id, store.ref_sequence(name, own.public) + 1)
+                store.set_ref(ref, ref.seal(own), own.public)
+        for artifact in artifacts:
+            trust = TrustList(found, own.public)
+            trusted = trust.keys()
+            if artifact.key.public not in trusted:
+                trust.add(f"signer-{artifact.key.public.key_id}", artifact.key.public)
+
+    return store_all
 
 
 def _tree_hash(root: Path) -> str:

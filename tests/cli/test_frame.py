@@ -14,8 +14,6 @@ import pytest
 from kvsync.cli._render import Facts, Outcome, Table, Terminal, printable, seconds, size
 from kvsync.errors import EXIT_STATUS
 
-KEY = "ed25519:" + "A" * 43
-
 
 def _python(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import stat
 
-KEY = "ed25519:" + "A" * 43
+from kvsync_protocol.signing import SigningKey
+
+KEY = str(SigningKey(bytes([7]) * 32).public)
 
 
 def test_init_makes_a_private_home_and_may_be_repeated(kvsync, home):
