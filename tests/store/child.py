@@ -1,12 +1,18 @@
-"""Work on a store in a process of its own, for tests that kill it or run several: child.py TASK ROOT …
+"""Work on a store in a process of its own, for tests that kill it or run several.
 
-Prints a line when it starts to write, one after each step, and "done" at the end.
+    child.py TASK ROOT SEED TOKENS [KILL_AT]
+
+Says "writing" when it starts to write, a line after each step, and "done" at the end. With KILL_AT it
+kills itself just before the file operation of that number, counted from "writing".
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +21,26 @@ from kvsync.store import Store, StoreLimits
 from kvsync_protocol.digest import sha256
 
 PLAN = sha256(b"the plan")
+THREADS = 3
+
+
+class KillAt:
+    """An audit hook that ends the process with SIGKILL at a chosen file operation."""
+
+    OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.utime", "os.truncate", "fcntl.flock")
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.armed = False
+
+    def __call__(self, event: str, _arguments: tuple[object, ...]) -> None:
+        if self.armed and event in self.OPERATIONS:
+            self.left -= 1
+            if self.left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+KILL = KillAt(0)
 
 
 def builders() -> ModuleType:
@@ -29,16 +55,22 @@ def builders() -> ModuleType:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    KILL.armed |= text == "writing" and KILL.left > 0
+    sys.stdout.write(text + "\n")  # one write: several threads say things
+    sys.stdout.flush()
 
 
 def pull(store: Store, seed: int, tokens: int) -> None:
     artifact = builders().build_artifact(seed, tokens, heads=4, dim=64)
     with store.pull_draft(*artifact.parts) as draft:
         say("writing")
-        for index in draft.missing():
+
+        def put(index: int) -> None:
             draft.put(index, artifact.chunks[index])
             say(str(index))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(put, draft.missing()))
         draft.publish()
 
 
@@ -88,6 +120,9 @@ TASKS = {"pull": pull, "compute": compute, "collect": collect, "churn": churn}
 
 if __name__ == "__main__":
     task, root, seed, tokens = sys.argv[1:5]
+    if len(sys.argv) > 5:
+        KILL.left = int(sys.argv[5])
+        sys.addaudithook(KILL)
     with Store.open(Path(root), StoreLimits(free_floor_bytes=0)) as opened:
         TASKS[task](opened, int(seed), int(tokens))
     say("done")

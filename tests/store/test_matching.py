@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from itertools import islice
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvsync.store import Store, StoreLimits
 from kvsync_protocol.prefix import block_keys, start_key
 from kvsync_protocol.schedule import Schedule
 
@@ -92,14 +95,10 @@ def test_a_removed_artifact_matches_nothing(store, make_artifact, make_fingerpri
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=5), st.data())
-def test_both_searches_agree_with_comparing_all(
-    tmp_path_factory, make_artifact, make_fingerprints, fill, texts, data
-):
-    from kvsync.store import Store, StoreLimits
-
+def test_both_searches_agree_with_comparing_all(tmp_path, make_artifact, make_fingerprints, fill, texts, data):
     prints = make_fingerprints()
     asked = tuple(data.draw(st.lists(st.integers(0, 1), max_size=12)))
-    with Store.open(tmp_path_factory.mktemp("match") / "store", StoreLimits(free_floor_bytes=0)) as store:
+    with Store.open(Path(tempfile.mkdtemp(dir=tmp_path)), StoreLimits(free_floor_bytes=0)) as store:
         made = [make_artifact(0, len(text), head=tuple(text), block_tokens=2) for text in texts]
         for artifact in made:
             fill(store, artifact)
