@@ -72,11 +72,12 @@ def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
         a.meet(c)
         c.meet(a, roles=("push",))
 
-        computed = _job(a, "compute", {**params, "name": NAME}, progress)
+        compute = {"model": params["model"], "dtype": options.dtype, "device": options.device, "name": NAME}
+        computed = _job(a, "compute", {**compute, "text": document.read_text()}, progress)
         ours = _child("fingerprints", b.home, params)
         pulled = _job(b, "pull", {"peer": "a", "wanted": NAME, "fingerprints": ours}, progress)
-        pushed = _job(a, "push", {"peer": "c", "artifact": NAME}, progress)
         artifact = str(computed["artifact"])
+        pushed = _job(a, "push", {"peer": "c", "artifact": artifact}, progress)
 
         progress("fresh", 0, 1, "steps")
         fresh = _child("fresh", b.home, params)

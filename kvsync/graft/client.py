@@ -90,7 +90,9 @@ class Client:
     def lookup(self, tokens: Sequence[int], *, model: Any) -> Match | None:
         """The stored artifact that covers most of `tokens` under this model's fingerprints, if any does."""
         engine = self._engine(model)
-        return next(iter(best_matches(self.store, tokens, engine.fingerprints, engine.schedule)), None)
+        accept = self.settings.accept
+        found = best_matches(self.store, tokens, engine.fingerprints, engine.schedule, accept=accept)
+        return found[0] if found else None
 
     def graft(
         self,

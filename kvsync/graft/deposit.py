@@ -58,7 +58,7 @@ def deposit(
     record = TokenRecord(tokens_digest(tokens), len(tokens), text, template)
     stored = _already(store, engine, signer, tokens, record, schedule)
     if stored is None:
-        with store.compute_draft(_plan(engine, record, schedule)) as draft:
+        with store.compute_draft(_plan(engine, record, schedule), expected_bytes=layout.total_bytes) as draft:
             stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress)
     if name is not None:
         set_name(store, signer, name, stored.artifact)

@@ -18,7 +18,7 @@ from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.graft.match import Match, best_matches, match_artifact
 from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
 from kvsync.pack import ArtifactReader
-from kvsync.store import Store
+from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.errors import CodedError, MismatchError
 from kvsync_protocol.fingerprint import Difference
@@ -117,10 +117,11 @@ def graft(
     record = _Record()
     refusal: Refusal | None = None
     with record.stage("lookup"):
-        candidates = _candidates(store, engine, tokens, artifact)
+        candidates = _candidates(store, engine, tokens, artifact, accept)
     for candidate in candidates:
         try:
-            return _place(store, trusted, engine, tokens, candidate, accept, template, record)
+            with store.hold(candidate) as stored:
+                return _place(store, stored, trusted, engine, tokens, accept, template, record)
         except EngineError:
             raise
         except CodedError as error:
@@ -134,25 +135,26 @@ def graft(
 
 
 def _candidates(
-    store: Store, engine: Engine, tokens: Sequence[int], artifact: ArtifactId | None
-) -> list[Match | ArtifactId]:
+    store: Store, engine: Engine, tokens: Sequence[int], artifact: ArtifactId | None, accept: str
+) -> list[ArtifactId]:
     if artifact is not None:
         return [artifact]
-    return list(best_matches(store, tokens, engine.fingerprints, engine.schedule))
+    found = best_matches(store, tokens, engine.fingerprints, engine.schedule, accept=accept)
+    return list(dict.fromkeys(match.artifact for match in found))
 
 
 def _place(
     store: Store,
+    stored: StoredArtifact,
     trusted: Collection[PublicKey],
     engine: Engine,
     tokens: Sequence[int],
-    candidate: Match | ArtifactId,
     accept: str,
     template: Digest | None,
     record: _Record,
 ) -> Graft:
     with record.stage("verify"):
-        checked = _check(store, trusted, engine, tokens, candidate, accept, template, record)
+        checked = _check(stored, trusted, engine, tokens, accept, template, record)
     match = checked.match
     whole = match.mode == WHOLE
     schedule = checked.manifest.schedule if whole else engine.schedule
@@ -161,7 +163,6 @@ def _place(
         final = engine.logits(reader) if whole and match.position == len(tokens) else None
         context = engine.restore(reader, match.position)
         record.checks += ["chunks", "positions"]
-    store.touch(match.artifact)
     rest = _advance(engine, context, tokens, schedule, record)
     spans = list(checked.manifest.layout.chunks_for_graft(match.position, logits=final is not None))
     report = GraftReport(
@@ -179,20 +180,17 @@ def _place(
 
 
 def _check(
-    store: Store,
+    stored: StoredArtifact,
     trusted: Collection[PublicKey],
     engine: Engine,
     tokens: Sequence[int],
-    candidate: Match | ArtifactId,
     accept: str,
     template: Digest | None,
     record: _Record,
 ) -> _Checked:
     """Everything that can be refused before a chunk is read. Raises the refusal."""
-    wanted = candidate.artifact if isinstance(candidate, Match) else candidate
-    stored = store.artifact(wanted)
     manifest = Manifest.parse(stored.envelope.verify(PAYLOAD_TYPE, trusted))
-    if manifest.artifact != wanted:
+    if manifest.artifact != stored.artifact:
         raise MismatchError("mismatch.artifact", "the store holds another manifest under this id")
     record.checks.append("signature")
     leaves = stored.leaves()
@@ -202,7 +200,7 @@ def _check(
     record.tolerated += engine.fingerprints.check(manifest.fingerprints, accept=accept)
     record.checks += ["compatibility", "canary" if record.tolerated else "numerics"]
     manifest.check_template(template)
-    match = match_artifact(wanted, manifest, held, tokens, engine.schedule)
+    match = match_artifact(stored.artifact, manifest, held, tokens, engine.schedule)
     if match is None:
         raise MismatchError("mismatch.tokens", "the tokens do not begin like the artifact's")
     if manifest.layout.groups != engine.layout(len(held)).groups:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvsync.graft.report import PREFIX, WHOLE
 from kvsync.store import Store
 from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import MismatchError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.prefix import block_keys, start_key
@@ -23,18 +24,36 @@ class Match:
     position: int
 
 
-def best_matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> list[Match]:
-    """Candidates by the number of tokens they cover, most first."""
-    found = []
+def best_matches(
+    store: Store, tokens: Sequence[int], ours: Fingerprints, schedule: Schedule, *, accept: str = "equal"
+) -> list[Match]:
+    """Candidates by the number of tokens they cover, most first.
+
+    Under `accept` "canary" also those of other hosts whose numerics differ in words but not in the canary.
+    """
+    pairs = [ours, *(_tolerable(store, ours) if accept == "canary" else [])]
+    found = [match for pair in pairs for match in _matches(store, tokens, pair, schedule)]
+    return sorted(found, key=lambda match: match.position, reverse=True)
+
+
+def _tolerable(store: Store, ours: Fingerprints) -> Iterator[Fingerprints]:
+    for theirs in store.fingerprints():
+        try:
+            if ours.check(theirs, accept="canary"):
+                yield theirs
+        except MismatchError:
+            continue
+
+
+def _matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> Iterator[Match]:
     whole = store.find_whole(tokens, fingerprints)
     if whole is not None:
-        found.append(Match(whole, WHOLE, store.artifact(whole).manifest.tokens.count))
+        yield Match(whole, WHOLE, store.artifact(whole).manifest.tokens.count)
     usable = (len(tokens) - 1) // schedule.block_tokens
     keys = list(block_keys(start_key(fingerprints), tokens[: usable * schedule.block_tokens], schedule))
     prefix = store.find_prefix(keys)
     if prefix is not None:
-        found.append(Match(prefix[0], PREFIX, prefix[1] * schedule.block_tokens))
-    return sorted(found, key=lambda match: match.position, reverse=True)
+        yield Match(prefix[0], PREFIX, prefix[1] * schedule.block_tokens)
 
 
 def match_artifact(
