@@ -7,9 +7,14 @@ Prints one JSON object: {} or {"error": message}.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import sys
 from pathlib import Path
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
 
 
 def convert(folder: Path, name: str, target: Path) -> None:
@@ -33,7 +38,13 @@ def convert(folder: Path, name: str, target: Path) -> None:
         tokenizer.save_pretrained(target)
 
 
+def _die_with_parent() -> None:
+    """Nobody would use the result of a converter whose fetch was killed."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> int:
+    _die_with_parent()
     folder, name, target = sys.argv[1:]
     try:
         convert(Path(folder), name, Path(target))

