@@ -41,6 +41,17 @@ class Answer:
 Command = Callable[..., Answer]
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weight digests and canaries of test models stay out of the user's cache."""
+    monkeypatch.setenv("KVSYNC_CACHE", str(cache))
+
+
 @pytest.fixture
 def kvsync(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run one command line in this process; paths and other values are turned into words."""
