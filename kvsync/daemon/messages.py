@@ -28,7 +28,8 @@ MAX_REQUEST_BYTES: Final = 10 * MiB
 """A document of MAX_DOCUMENT_BYTES with half of its characters escaped, and room for the rest."""
 MAX_REPLY_BYTES: Final = 4 * MiB
 MAX_RESULT_BYTES: Final = 32 * KiB
-MAX_LISTED_JOBS: Final = 100
+MAX_LISTED_JOBS: Final = 50
+"""So many of the largest results fit into one reply."""
 MAX_STEP: Final = strictjson.MAX_SAFE_INTEGER
 
 _FAMILY: Final = "job"

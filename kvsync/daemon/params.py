@@ -64,14 +64,22 @@ class ComputeParams:
             check_name(self.name)
 
     def as_json(self) -> dict[str, object]:
-        found = self.shown()
-        found.pop("text_bytes", None)
-        found.pop("token_count", None)
+        found = self._small()
+        if self.boundaries:
+            found["boundaries"] = list(self.boundaries)
         if self.text is not None:
             return found | {"text": self.text}
         return found | {"tokens": list(self.tokens or ())}
 
     def shown(self) -> dict[str, object]:
+        found = self._small()
+        if self.boundaries:
+            found["boundary_count"] = len(self.boundaries)
+        if self.text is not None:
+            return found | {"text_bytes": len(self.text.encode())}
+        return found | {"token_count": len(self.tokens or ())}
+
+    def _small(self) -> dict[str, object]:
         found: dict[str, object] = {"model": str(self.model), "device": self.device}
         if self.dtype is not None:
             found["dtype"] = self.dtype.value
@@ -79,11 +87,7 @@ class ComputeParams:
             found["name"] = self.name
         if self.template is not None:
             found["template"] = str(self.template)
-        if self.boundaries:
-            found["boundaries"] = list(self.boundaries)
-        if self.text is not None:
-            return found | {"text_bytes": len(self.text.encode())}
-        return found | {"token_count": len(self.tokens or ())}
+        return found
 
     @classmethod
     def parse(cls, value: object) -> ComputeParams:

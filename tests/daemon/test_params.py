@@ -48,7 +48,8 @@ def test_every_kind_survives_in_full(make_fingerprints: Callable[..., Fingerprin
 def test_the_document_is_not_shown() -> None:
     shown = ComputeParams(Path("/m"), text="tøp secret").shown()
     assert shown == {"model": "/m", "device": "cpu", "text_bytes": 11}
-    assert ComputeParams(Path("/m"), tokens=(7, 8)).shown() == {"model": "/m", "device": "cpu", "token_count": 2}
+    shown = ComputeParams(Path("/m"), tokens=(7, 8), boundaries=(1,)).shown()
+    assert shown == {"model": "/m", "device": "cpu", "token_count": 2, "boundary_count": 1}
 
 
 @pytest.mark.parametrize(
