@@ -200,7 +200,7 @@ def _check_refs(parts: Parts) -> list[Finding]:
 
 def _check_index(parts: Parts) -> list[Finding]:
     """Rebuild the index if it says anything else than the files do."""
-    with parts.index.writing() as db:
+    with parts.spending_reserve(), parts.index.writing() as db:
         reconcile(db, parts)
         _count_all_chunks(db, parts)
         db.execute("SAVEPOINT comparison")

@@ -50,18 +50,10 @@ class GcReport:
 def collect(parts: Parts, *, dry_run: bool = False) -> GcReport:
     """Run gc. Raises as `Store.gc`."""
     if dry_run:
-        with parts.index.writing() as db:
-            db.execute("SAVEPOINT rehearsal")
-            try:
-                return Collection(db, parts, dry_run=True).run()
-            finally:
-                db.execute("ROLLBACK TO rehearsal")
-    parts.release_reserve()
-    try:
-        with parts.index.writing() as db:
-            return Collection(db, parts).run()
-    finally:
-        parts.take_reserve()
+        with parts.index.rehearsing() as db:
+            return Collection(db, parts, dry_run=True).run()
+    with parts.spending_reserve(), parts.index.writing() as db:
+        return Collection(db, parts).run()
 
 
 class Collection:
@@ -203,16 +195,12 @@ class Collection:
 
 def remove(parts: Parts, artifact: ArtifactId) -> None:
     """Take one artifact away, its chunks left to gc. Raises as `Store.remove`."""
-    parts.release_reserve()
-    try:
-        with parts.index.writing() as db:
-            if parts.is_pinned(artifact):
-                raise StoreError("store.pinned", f"artifact {artifact.short} is pinned", hint="unpin it first")
-            holder = parts.files.lock(artifact, shared=False)
-            if holder is None:
-                raise StoreError("store.in_use", f"artifact {artifact.short} is in use", hint="try again later")
-            with holder:
-                parts.files.discard(artifact)
-            records.remove_artifact(db, artifact)
-    finally:
-        parts.take_reserve()
+    with parts.spending_reserve(), parts.index.writing() as db:
+        if parts.is_pinned(artifact):
+            raise StoreError("store.pinned", f"artifact {artifact.short} is pinned", hint="unpin it first")
+        holder = parts.files.lock(artifact, shared=False)
+        if holder is None:
+            raise StoreError("store.in_use", f"artifact {artifact.short} is in use", hint="try again later")
+        with holder:
+            parts.files.discard(artifact)
+        records.remove_artifact(db, artifact)

@@ -123,6 +123,18 @@ class Index:
             UnavailableError: `store.busy` when another process kept its transaction too long.
             StoreError: `store.full`, `store.index_damaged`, `store.index_replaced`, `store.index_failed`.
         """
+        with self._transaction() as db:
+            yield db
+            db.execute("COMMIT")
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[sqlite3.Connection]:
+        """As `writing`, but rolled back in any case; needs no space."""
+        with self._transaction() as db:
+            yield db
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._write_lock, _named(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -133,11 +145,9 @@ class Index:
                         hint="restart the processes that use this store",
                     )
                 yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
+            finally:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
-                raise
 
     def close(self) -> None:
         self._reader.close()

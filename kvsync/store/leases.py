@@ -80,6 +80,11 @@ def close(
     db.execute("UPDATE drafts SET settled = 1, expected = 0 WHERE kind = ? AND name = ?", (kind, name.raw))
 
 
+def any_unsettled(db: sqlite3.Connection) -> bool:
+    """True while drafts are open, or were when their process ended."""
+    return db.execute("SELECT 1 FROM drafts WHERE settled = 0 LIMIT 1").fetchone() is not None
+
+
 def outstanding(db: sqlite3.Connection, kind: str, name: Digest) -> int:
     """Bytes that one draft may still write."""
     key, expected = db.execute(

@@ -48,15 +48,13 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
                 limits=limits,
                 index=index,
             )
-            with index.writing() as db:
+            with parts.spending_reserve(), index.writing() as db:
                 if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
                     reconcile(db, parts)
                 else:
                     if parts.files.ids():
                         _log.warning("the index of %s is new: filling it from the files", root.path)
                     rebuild(db, parts)
-            if root.status(RESERVE) is None:
-                parts.take_reserve()
         except BaseException:
             index.close()
             raise

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +27,7 @@ from kvsync_protocol.digest import ArtifactId
 INDEX: Final = "index.sqlite"
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 512 * 1024
-"""Given up when gc or removal begins, so that the index can be written on a full disk."""
+"""Given up while gc and the like run on a full disk, so that the index can be written."""
 FOLDERS: Final = ("chunks", "artifacts", "partial", "compute", "refs", "pins", "tmp", "quarantine")
 
 
@@ -48,12 +50,16 @@ class Parts:
     def is_pinned(self, artifact: ArtifactId) -> bool:
         return self.folders["pins"].status(artifact.hex) is not None
 
-    def release_reserve(self) -> None:
-        self.root.unlink(RESERVE)
-
-    def take_reserve(self) -> None:
-        """Set space aside for the index, if there is any to set aside."""
-        take_reserve(self.root)
+    @contextmanager
+    def spending_reserve(self) -> Iterator[None]:
+        """On a full disk, let the index use the space set aside for it, and set it aside again afterwards."""
+        if self.root.free_bytes() < RESERVE_BYTES:
+            self.root.unlink(RESERVE)
+        try:
+            yield
+        finally:
+            if self.root.status(RESERVE) is None:
+                take_reserve(self.root)
 
     def close(self) -> None:
         self.index.close()
@@ -81,6 +87,7 @@ def open_folders(path: Path) -> tuple[Folder, dict[str, Folder]]:
 
 
 def take_reserve(root: Folder) -> None:
+    """Set space aside for the index, if there is any to set aside."""
     descriptor = root.open_file(RESERVE, os.O_RDWR | os.O_CREAT)
     try:
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)

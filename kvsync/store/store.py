@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvsync.errors import NotFoundError, StoreError
 from kvsync.progress import Progress, silent
-from kvsync.store import garbage, names, opening, quota, records
+from kvsync.store import garbage, leases, names, opening, quota, records
 from kvsync.store.artifacts import StoredArtifact, is_damage, unknown
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
@@ -262,11 +262,14 @@ class Store:
 
     def rebuild_index(self) -> None:
         """Make the index anew from the files, in one transaction."""
-        with self._parts.index.writing() as db:
+        with self._parts.spending_reserve(), self._parts.index.writing() as db:
             rebuild(db, self._parts)
 
     def usage(self) -> Usage:
         """What is here, what is reserved, what the limits are."""
+        with self._parts.index.reading() as db:
+            if not leases.any_unsettled(db):
+                return quota.usage(db, self._parts.root, self._parts.limits)
         with self._parts.index.writing() as db:
-            reconcile(db, self._parts)
+            reconcile(db, self._parts)  # a draft whose process ended reserves nothing
             return quota.usage(db, self._parts.root, self._parts.limits)

@@ -1,0 +1,152 @@
+"""Any sequence of operations leaves the store as a simple model says."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvsync.store import Store, StoreLimits
+from kvsync.store.index import snapshot
+from kvsync_protocol.digest import sha256
+
+
+def _builders():
+    spec = importlib.util.spec_from_file_location("builders", Path(__file__).parents[1] / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["builders"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+build = _builders().build_artifact
+BASE = build(0, 12, block_tokens=4)
+ARTIFACTS = [
+    BASE,
+    build(1, 12, block_tokens=4, head=BASE.token_ids[:8]),
+    build(2, 6, block_tokens=4, head=BASE.token_ids[:4]),
+    build(3, 5, block_tokens=4),
+]
+NAMES = [sha256(chunk).hex for artifact in ARTIFACTS for chunk in artifact.chunks]
+which = st.sampled_from(range(len(ARTIFACTS)))
+
+
+def needed(artifact, count=None):
+    return {sha256(chunk).hex for chunk in artifact.chunks[:count]}
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Artifacts are complete, partial (pulled in part), computed in part, or absent; chunks follow."""
+
+    @initialize()
+    def begin(self):
+        memory = Path("/dev/shm")
+        self.folder = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+        self.root = Path(self.folder.name) / "store"
+        self.store = Store.open(self.root, StoreLimits(free_floor_bytes=0))
+        self.complete, self.pinned = set(), set()
+        self.partial, self.computed, self.chunks = set(), {}, set()
+
+    @rule(artifact=which, count=st.integers(0, 9))
+    def pull_in_part(self, artifact, count):
+        made = ARTIFACTS[artifact]
+        with self.store.pull_draft(*made.parts) as draft:
+            assert {sha256(made.chunks[i]).hex for i in draft.missing()} == needed(made) - self.chunks
+            for index in draft.missing()[:count]:
+                draft.put(index, made.chunks[index])
+                self.chunks.add(sha256(made.chunks[index]).hex)
+        if artifact not in self.complete:
+            self.partial.add(artifact)
+
+    @rule(artifact=which)
+    def pull(self, artifact):
+        made = ARTIFACTS[artifact]
+        with self.store.pull_draft(*made.parts) as draft:
+            for index in draft.missing():
+                draft.put(index, made.chunks[index])
+            draft.publish()
+        self.chunks |= needed(made)
+        self.complete.add(artifact)
+        self.partial.discard(artifact)
+
+    @rule(artifact=which, count=st.integers(0, 12), keep=st.integers(0, 12))
+    def compute(self, artifact, count, keep):
+        made = ARTIFACTS[artifact]
+        with self.store.compute_draft(sha256(bytes([artifact]))) as draft:
+            assert len(draft.leaves) == self.computed.get(artifact, 0)
+            draft.truncate(min(keep, len(draft.leaves)))
+            for chunk in made.chunks[len(draft.leaves) :][:count]:
+                draft.append(chunk)
+            done = len(draft.leaves)
+            self.chunks |= needed(made, done)
+            self.computed[artifact] = done
+            if done == len(made.chunks):
+                draft.publish(*made.parts)
+                del self.computed[artifact]
+                self.complete.add(artifact)
+                self.partial.discard(artifact)
+
+    @precondition(lambda self: self.complete - self.pinned)
+    @rule(data=st.data())
+    def remove(self, data):
+        artifact = data.draw(st.sampled_from(sorted(self.complete - self.pinned)))
+        self.store.remove(ARTIFACTS[artifact].id)
+        self.complete.discard(artifact)
+
+    @precondition(lambda self: self.complete)
+    @rule(data=st.data())
+    def toggle_pin(self, data):
+        artifact = data.draw(st.sampled_from(sorted(self.complete)))
+        (self.store.unpin if artifact in self.pinned else self.store.pin)(ARTIFACTS[artifact].id)
+        self.pinned ^= {artifact}
+
+    @rule()
+    def gc(self):
+        kept = set()
+        for artifact in self.complete | self.partial:
+            kept |= needed(ARTIFACTS[artifact])
+        for artifact, count in self.computed.items():
+            kept |= needed(ARTIFACTS[artifact], count)
+        rehearsed = self.store.gc(dry_run=True)
+        report = self.store.gc()
+        assert rehearsed.chunks == report.chunks == len(self.chunks - kept)
+        self.chunks &= kept
+
+    @rule()
+    def reopen(self):
+        self.store.close()
+        self.store = Store.open(self.root, StoreLimits(free_floor_bytes=0))
+
+    @rule()
+    def rebuild(self):
+        with self.store._parts.index.reading() as db:
+            before = snapshot(db)
+        self.store.rebuild_index()
+        with self.store._parts.index.reading() as db:
+            assert snapshot(db) == before
+
+    @invariant()
+    def files_and_counts_agree(self):
+        assert {path.name for path in (self.root / "chunks").glob("*/*")} == self.chunks
+        stored = self.store.artifacts()
+        assert {s.artifact for s in stored} == {ARTIFACTS[a].id for a in self.complete}
+        assert {s.artifact for s in stored if s.pinned} == {ARTIFACTS[a].id for a in self.pinned}
+        usage = self.store.usage()
+        assert (usage.chunks, usage.artifacts) == (len(self.chunks), len(self.complete))
+        assert usage.drafts == len(self.partial) + len(self.computed)
+        assert usage.reserved_bytes == 0
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            assert self.store.fsck().clean
+            self.store.close()
+            self.folder.cleanup()
+
+
+TestStoreModel = StoreModel.TestCase
+TestStoreModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
