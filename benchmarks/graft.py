@@ -70,7 +70,7 @@ def measure(engine: Engine, store: Store, key: SigningKey, tokens: Sequence[int]
         del context
 
         started = time.perf_counter()
-        found = graft(store, [key.public], engine, [*document, *question])
+        found = graft(store, [key.public], engine, [*document, *question], advance=False)
         logits = engine.extend(found.context, found.next_tokens, found.schedule)
         logits.argmax()
         grafted.append(time.perf_counter() - started)

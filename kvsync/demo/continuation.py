@@ -63,7 +63,8 @@ def continue_graft(engine: Engine, params: dict[str, Any]) -> dict[str, object]:
     _warm_up(engine, document)
     with Store.open(home.store_dir) as store:
         started = time.perf_counter()
-        grafted = graft(store, trusted, engine, [*document, *question], accept=Settings.load(home).accept)
+        accept = Settings.load(home).accept
+        grafted = graft(store, trusted, engine, [*document, *question], accept=accept, advance=False)
         if grafted.report.refused is not None:
             refused = grafted.report.refused
             raise EngineError(refused.code, refused.message, hint=refused.hint)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Graft:
     """The outcome. `context.cache` holds the grafted state, or nothing at all after a refusal or a miss.
 
-    `next_tokens` are those not in the cache yet; they never cross a cut, so one forward call over them is
-    the canonical one. When it is empty, decoding starts from `final_logits`, which are stored with the
-    artifact.
+    `next_tokens` are those not in the cache yet. After `advance` they cross no cut, so one forward call over
+    them is the canonical one. When there are none, decoding starts from `final_logits`, which are stored
+    with the artifact.
     """
 
     context: Context
@@ -94,6 +94,7 @@ def graft(
     artifact: ArtifactId | None = None,
     accept: str = "equal",
     template: Digest | None = None,
+    advance: bool = True,
     recompute: bool = False,
 ) -> Graft:
     """Graft the longest verified prefix of `tokens`, or the given artifact's.
@@ -102,8 +103,9 @@ def graft(
         trusted: keys whose signatures count.
         accept: "equal", or "canary" (DESIGN of fingerprints: SPEC 6).
         template: digest of the chat template that shaped `tokens`, compared with the artifact's.
-        recompute: compute what was not grafted, up to the last cut, so that what remains is one call.
-            Without it that is done only after a graft, never after a refusal or a miss.
+        advance: after a graft, compute what is missing up to the last cut, so that what remains is one
+            call, as `generate` makes it. Without it `next_tokens` may cross cuts and are for `Engine.extend`.
+        recompute: advance after a refusal or a miss as well, from an empty cache.
 
     Returns:
         A graft; after a refusal its report says why and its cache is fresh and empty.
@@ -121,7 +123,7 @@ def graft(
     for candidate in candidates:
         try:
             with store.hold(candidate) as stored:
-                return _place(store, stored, trusted, engine, tokens, accept, template, record)
+                return _place(store, stored, trusted, engine, tokens, accept, template, record, advance=advance)
         except EngineError:
             raise
         except CodedError as error:
@@ -152,6 +154,8 @@ def _place(
     accept: str,
     template: Digest | None,
     record: _Record,
+    *,
+    advance: bool,
 ) -> Graft:
     with record.stage("verify"):
         checked = _check(stored, trusted, engine, tokens, accept, template, record)
@@ -163,7 +167,8 @@ def _place(
         final = engine.logits(reader) if whole and match.position == len(tokens) else None
         context = engine.restore(reader, match.position)
         record.checks += ["chunks", "positions"]
-    rest = _advance(engine, context, tokens, schedule, record)
+    if advance:
+        _advance(engine, context, tokens, schedule, record)
     spans = list(checked.manifest.layout.chunks_for_graft(match.position, logits=final is not None))
     report = GraftReport(
         mode=match.mode,
@@ -176,7 +181,7 @@ def _place(
         checks=tuple(record.checks),
         tolerated=tuple(record.tolerated),
     )
-    return Graft(context, report, rest, schedule, final)
+    return Graft(context, report, tuple(tokens[context.position :]), schedule, final)
 
 
 def _check(
@@ -209,19 +214,17 @@ def _check(
     return _Checked(match, manifest, leaves)
 
 
-def _advance(
-    engine: Engine, context: Context, tokens: Sequence[int], schedule: Schedule, record: _Record
-) -> tuple[int, ...]:
+def _advance(engine: Engine, context: Context, tokens: Sequence[int], schedule: Schedule, record: _Record) -> None:
     """Compute up to the last cut inside `tokens`; what is left is one canonical call."""
     segments = list(schedule.segments(context.position, len(tokens)))
     if len(segments) > 1:
         with record.stage("recompute"):
             engine.prefill(context, tokens[context.position : segments[-1][0]], schedule)
-    return tuple(tokens[context.position :])
 
 
 def _nothing(engine: Engine, tokens: Sequence[int], record: _Record, refusal: Refusal, *, recompute: bool) -> Graft:
     context = engine.new_context()
-    rest = _advance(engine, context, tokens, engine.schedule, record) if recompute else tuple(tokens)
+    if recompute:
+        _advance(engine, context, tokens, engine.schedule, record)
     report = GraftReport(MISS, tokens_recomputed=len(tokens), seconds=record.seconds, refused=refusal)
-    return Graft(context, report, rest, engine.schedule)
+    return Graft(context, report, tuple(tokens[context.position :]), engine.schedule)

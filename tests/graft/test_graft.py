@@ -29,6 +29,21 @@ def test_a_whole_graft_equals_the_fresh_run_cut_at_its_end(bench: Bench, documen
     assert bench.continued(found) == bench.fresh(tokens, (document,))
 
 
+def test_without_advance_all_new_positions_are_left_to_the_caller(bench: Bench) -> None:
+    """A question that crosses a cut: two calls, every logit of both comparable with the fresh run's."""
+    document, new = 2 * BLOCK - 2, 7
+    tokens = words(document + new)
+    bench.deposit(tokens[:document])
+    found = bench.graft(tokens, advance=False)
+    assert list(found.next_tokens) == tokens[document:]
+    schedule = bench.engine.schedule.with_boundary(document)
+    context = bench.engine.new_context()
+    bench.engine.prefill(context, tokens[:document], schedule)
+    fresh = bench.engine.extend(context, tokens[document:], schedule)
+    grafted = bench.engine.extend(found.context, found.next_tokens, found.schedule)
+    assert (grafted.positions, grafted.sha256()) == (new, fresh.sha256())
+
+
 @pytest.mark.parametrize("shared", [BLOCK, BLOCK + 5, 3 * BLOCK, 4 * BLOCK - 1])
 def test_a_prefix_graft_equals_the_fresh_run_under_the_callers_cuts(bench: Bench, shared: int) -> None:
     bench.deposit(words(5 * BLOCK + 3))
