@@ -52,7 +52,7 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
     if time.time() < EARLIEST_CLOCK:
         logger.warning("the clock says it is before 2020; nothing depends on it, but times in lists are wrong")
     async with AsyncExitStack() as stack:
-        stack.enter_context(PidLock.take(home.pid_file))
+        stack.enter_context(closing(PidLock.take(home.pid_file)))
         queue = stack.enter_context(closing(JobQueue.open(home.jobs_file)))
         queue.recover()
         store = stack.enter_context(Store.open(home.store_dir, StoreLimits.of(settings)))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from kvsync.config import Home
@@ -79,7 +80,7 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> int:
     holder = Holder.find(home.pid_file)
     if holder is None:
         raise UnavailableError("daemon.not_running", "no daemon runs here", hint="kvsync daemon start")
-    with holder:
+    with closing(holder):
         try:
             DaemonClient(home).shutdown()
         except (KvsyncError, ProtocolError):  # it cannot be asked, so it is told
@@ -154,7 +155,7 @@ def _give_up(home: Home) -> None:
     """End a daemon that has the lock; one that has not got that far ends when it finds its pipe closed."""
     holder = Holder.find(home.pid_file)
     if holder is not None:
-        with holder:
+        with closing(holder):
             holder.terminate()
 
 

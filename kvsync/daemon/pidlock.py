@@ -13,7 +13,6 @@ import select
 import signal
 import struct
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from kvsync.errors import UnavailableError
@@ -61,14 +60,6 @@ class PidLock:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class Holder:
     """The process that holds a home's lock, pinned so that its number cannot come to mean another. Close it."""
@@ -107,14 +98,6 @@ class Holder:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _holder_of(path: Path) -> int | None:

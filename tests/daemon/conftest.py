@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def kill_daemon(home: Home) -> None:
     """SIGKILL whoever holds the home's lock, and wait for its end."""
     holder = Holder.find(home.pid_file)
     if holder is not None:
-        with holder:
+        with closing(holder):
             os.kill(holder.pid, signal.SIGKILL)
             assert holder.wait(30)
 

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_stop_signals_no_process_that_merely_has_the_recorded_number(home: Home)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(home: Home, start: Start, number: signal.Signals) -> None:
     pid = start(home)
-    with Holder.find(home.pid_file) or pytest.fail("nobody holds the lock") as holder:
+    with closing(Holder.find(home.pid_file) or pytest.fail("nobody holds the lock")) as holder:
         os.kill(pid, number)
         assert holder.wait(30)
     assert not home.socket.exists()
@@ -132,7 +133,7 @@ def test_a_daemon_that_does_not_end_is_reported_and_not_killed(
         assert f"kill -9 {pid}" in caught.value.hint
     finally:
         os.kill(pid, signal.SIGCONT)
-    with Holder.find(home.pid_file) or pytest.fail("it is gone already") as holder:
+    with closing(Holder.find(home.pid_file) or pytest.fail("it is gone already")) as holder:
         assert holder.wait(30)  # the signal it was sent reaches it now
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,9 @@ from kvsync.errors import StoreError, UnavailableError
 HOLD = (
     "import sys, pathlib, signal\n"
     "from kvsync.daemon.pidlock import PidLock\n"
-    "with PidLock.take(pathlib.Path(sys.argv[1])):\n"
-    "    print('held', flush=True)\n"
-    "    signal.pause()\n"
+    "lock = PidLock.take(pathlib.Path(sys.argv[1]))\n"
+    "print('held', flush=True)\n"
+    "signal.pause()\n"
 )
 
 
@@ -54,7 +54,7 @@ def test_a_second_daemon_is_refused_and_told_who_the_first_is(path: Path) -> Non
 def test_a_stale_file_names_nobody(path: Path, content: str) -> None:
     path.write_text(content)
     assert Holder.find(path) is None
-    with PidLock.take(path):
+    with closing(PidLock.take(path)):
         assert path.read_text() == f"{os.getpid()}\n"
 
 
@@ -76,7 +76,7 @@ def test_the_holder_is_the_process_with_the_lock_whatever_the_file_says(path: Pa
         path.write_text("1\n")
         holder = Holder.find(path)
         assert holder is not None
-        with holder:
+        with closing(holder):
             assert holder.pid == process.pid
 
 
@@ -84,7 +84,7 @@ def test_a_holder_is_ended_and_awaited(path: Path) -> None:
     with other_process(path) as process:
         holder = Holder.find(path)
         assert holder is not None
-        with holder:
+        with closing(holder):
             assert not holder.wait(0.05)
             waiter = threading.Timer(0.2, holder.terminate)
             waiter.start()
