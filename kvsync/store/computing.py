@@ -58,6 +58,8 @@ class ComputeDraft:
                 self.truncate(whole)
         except BaseException:
             if self._journal is not None:
+                if not self._journal.leaves:
+                    parts.temp.discard_tree(plan.hex, parts.folder(leases.COMPUTE))
                 self._journal.close()
             self._lock.release()
             raise

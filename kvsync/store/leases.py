@@ -39,6 +39,10 @@ def register(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[L
     lease(db, kind, name, leaves)
 
 
+def is_registered(db: sqlite3.Connection, kind: str, name: Digest) -> bool:
+    return db.execute("SELECT 1 FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)).fetchone() is not None
+
+
 def lease(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf]) -> None:
     """Protect chunks, present or to come, for a registered draft."""
     (key,) = db.execute("SELECT key FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)).fetchone()

@@ -24,6 +24,7 @@ def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], 
     """
     refused: StoreError | None = None
     with parts.index.writing() as db:
+        known = leases.is_registered(db, kind, name)
         collection = Collection(db, parts)  # reconciles: dead drafts reserve nothing
         leases.register(db, kind, name, leaves, expected)
         leases.settle(db, parts.chunks, kind, name)
@@ -37,5 +38,7 @@ def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], 
             # Not raised in here: what was collected must be committed whether or not it was enough.
             refused = error
             leases.close(db, parts.chunks, kind, name)
+            if not known:
+                leases.release(db, kind, name)
     if refused is not None:
         raise refused

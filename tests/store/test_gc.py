@@ -189,6 +189,7 @@ def test_a_computation_stops_at_the_quota_and_goes_on_with_a_larger_one(root, ma
         with pytest.raises(StoreError) as early:
             store.compute_draft(plan, expected_bytes=10_000)
         assert early.value.code == "store.quota"
+        assert (store.usage().drafts, list((root / "compute").iterdir())) == (0, [])
         done = []
         with store.compute_draft(plan) as draft, pytest.raises(StoreError) as refused:
             done.extend(draft.append(chunk) for chunk in artifact.chunks)
