@@ -61,7 +61,7 @@ def _load_key(path: Path) -> SigningKey:
         raise StoreError("keys.lax_mode", f"{path} can be read by other users", hint=f"chmod 600 {path}")
     try:
         return SigningKey(bytes.fromhex(text.decode("ascii").strip()))
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, ProtocolError) as error:
         raise StoreError("keys.damaged", f"{path} does not hold a key", hint="restore it from a backup") from error
 
 

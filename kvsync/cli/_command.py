@@ -58,7 +58,7 @@ class Run:
         return self.home
 
     def settings(self) -> Settings:
-        return Settings.load(self.home)
+        return Settings.load(self.node())
 
     def keys(self) -> NodeKeys:
         from kvsync.keys import NodeKeys
@@ -80,8 +80,8 @@ class Run:
         """The node's store, under the limits of its settings."""
         from kvsync.store import Store, StoreLimits
 
-        limits = StoreLimits.of(self.settings())
-        with Store.open(self.node().store_dir, limits) as store:
+        home = self.node()
+        with Store.open(home.store_dir, StoreLimits.of(self.settings())) as store:
             yield store
 
     def progress(self) -> AbstractContextManager[Progress]:
