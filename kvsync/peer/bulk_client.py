@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
+import struct
 from collections import deque
 from typing import Final
 
@@ -40,6 +40,8 @@ PIPELINE_RTT_S: Final = 0.002
 Below it the gap between two chunks costs less than a percent, and with one request at a time a killed
 getter loses at most the one chunk that each stream was fetching."""
 
+_MIN_RTT_AT: Final = 148
+"""Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
 _ALERT_S: Final = 1.0
 """Longest wait for a refusal; it comes within a round trip."""
 
@@ -73,9 +75,7 @@ class BulkConnection:
         self.close()
         limit = self._deadline.remaining(min(CONNECT_S, self._stall_s))
         try:
-            began = time.monotonic()
             connection = socket.create_connection(split_address(self._address), timeout=limit)
-            round_trip = time.monotonic() - began
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secured = self._context.wrap_socket(connection)
         except OSError as error:
@@ -85,7 +85,7 @@ class BulkConnection:
         except BaseException:
             secured.close()
             raise
-        self.depth = 2 if round_trip >= PIPELINE_RTT_S else 1
+        self.depth = 2 if _round_trip_s(secured) >= PIPELINE_RTT_S else 1
         self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline)
         if self._aborted:
             self.abort()
@@ -99,7 +99,7 @@ class BulkConnection:
             self.open()
             self._opened().await_alert(_ALERT_S)
         except TrustError as error:
-            return error
+            return error if error.code == "peer.refused" else None
         except UnavailableError:
             return None
         finally:
@@ -129,12 +129,15 @@ class BulkConnection:
         Raises:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
             NotFoundError: `peer.chunk_gone`.
-            MalformedError: `bulk.frame`, `bulk.length`, `codec.frame`, `codec.window`.
+            MalformedError: `bulk.frame`, `bulk.length`, `bulk.encoding`, `codec.frame`, `codec.window`.
             IntegrityError: `bulk.size`, `codec.size`.
         """
-        reply, index = self._reply()
+        reply, request = self._reply()
+        index = request.index
         if reply.status is not Status.OK:
             raise bulk_error(self._peer.name, reply.status, index)
+        if reply.encoding not in (Encoding.IDENTITY, request.encoding):
+            raise MalformedError("bulk.encoding", f"chunk {index} came in an encoding that was not asked for")
         view = self._chunk[:size]
         if reply.encoding is Encoding.IDENTITY:
             if reply.length != size:
@@ -167,11 +170,11 @@ class BulkConnection:
             UnavailableError: as `receive`; PolicyError `peer.chunk_refused`; StoreError `store.full`;
             IntegrityError `integrity.chunk`.
         """
-        reply, index = self._reply()
+        reply, request = self._reply()
         if reply.length:
             raise MalformedError("bulk.length", "an answer to a PUT has no body")
         if reply.status is not Status.OK:
-            raise bulk_error(self._peer.name, reply.status, index)
+            raise bulk_error(self._peer.name, reply.status, request.index)
 
     def abort(self) -> None:
         """Break the connection for good, waking the thread that uses it."""
@@ -186,13 +189,21 @@ class BulkConnection:
             self._stream.close()
             self._stream = None
 
-    def _reply(self) -> tuple[BulkReply, int]:
+    def _reply(self) -> tuple[BulkReply, BulkRequest]:
         stream = self._opened()
         frame = bytearray(REPLY_BYTES)
         stream.read_into(memoryview(frame))
-        return BulkReply.decode(frame), self._asked.popleft().index
+        return BulkReply.decode(frame), self._asked.popleft()
 
     def _opened(self) -> SecureStream:
         if self._stream is None:
             raise UnavailableError("peer.closed", "the connection is not open")
         return self._stream
+
+
+def _round_trip_s(connection: socket.socket) -> float:
+    """The kernel's least measured round-trip time (tcp_info.tcpi_min_rtt), which a busy CPU does not lengthen."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+    if len(info) < _MIN_RTT_AT + 4:
+        return 0.0
+    return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6

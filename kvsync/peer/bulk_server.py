@@ -7,6 +7,7 @@ offer of the same peer wants, from peers with the role `push`.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections import OrderedDict
@@ -48,23 +49,28 @@ log = logging.getLogger(__name__)
 
 
 class BulkSession:
-    """One connection of one peer. `run` returns when it ends, for whatever reason."""
+    """One connection of one peer. `run` returns when it ends, for whatever reason.
 
-    def __init__(self, store: Store, offers: Offers, roster: Roster, key: PublicKey, stream: SecureStream) -> None:
+    A request in hand is finished; once the descriptor `wake` is readable no other is begun.
+    """
+
+    def __init__(
+        self, store: Store, offers: Offers, roster: Roster, key: PublicKey, stream: SecureStream, wake: int
+    ) -> None:
         self.store = store
         self._offers = offers
         self._roster = roster
         self._key = key
         self.stream = stream
-        self.entry = Connection(key, stream.abort, self._drain)
-        self._draining = False
+        self.entry = Connection(key, stream.abort, lambda: None)  # `wake` drains all sessions at once
+        self._wake = wake
         self._held: OrderedDict[ArtifactId, tuple[LeafTable, ExitStack]] = OrderedDict()
         self._chunk = memoryview(bytearray(MAX_CHUNK_BYTES))
         self._body: memoryview | None = None  # for encoded PUTs only
 
     def run(self) -> None:
         try:
-            while not self._draining:
+            while self.stream.wait(self._wake):
                 frame = self.stream.read_frame(REQUEST_BYTES)
                 if frame is None:
                     return
@@ -76,12 +82,6 @@ class BulkSession:
         finally:
             while self._held:
                 self._let_go()
-
-    def _drain(self) -> None:
-        """A request in hand is finished; one that is waited for is not."""
-        self._draining = True
-        if self.entry.idle_since is not None:
-            self.stream.stop_reading()
 
     def _answer(self, request: BulkRequest) -> None:
         if request.verb is Verb.GET:
@@ -184,8 +184,6 @@ class BulkSession:
 class BulkLane:
     """Takes sockets whose ClientHello asks for the bulk protocol, each in its own thread."""
 
-    session_type: type[BulkSession] = BulkSession
-
     def __init__(
         self, store: Store, offers: Offers, roster: Roster, table: ConnectionTable, settings: Settings
     ) -> None:
@@ -194,6 +192,15 @@ class BulkLane:
         self._roster = roster
         self._table = table
         self._settings = settings
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def drain(self) -> None:
+        """Every session ends after the request in hand."""
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """After the last session has ended."""
+        os.close(self._wake)
 
     def __call__(self, connection: socket.socket) -> None:
         """Handshake, serve, close. The connection was admitted to the table; it is removed in the end."""
@@ -206,13 +213,17 @@ class BulkLane:
             connection.close()
             self._table.release()
             return
-        session = self.session_type(self._store, self._offers, self._roster, key, stream)
+        session = self.session(key, stream)
         self._table.add(session.entry)
         try:
             session.run()
         finally:
             stream.close()
             self._table.remove(session.entry)
+
+    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+        """What serves one connection."""
+        return BulkSession(self._store, self._offers, self._roster, key, stream, self._wake)
 
     def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
         connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))

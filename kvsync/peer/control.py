@@ -28,6 +28,7 @@ from kvsync.keys import TrustList
 from kvsync.peer.connections import Connection
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
+from kvsync.peer.stream import LEAST_RATE
 from kvsync.store import Store
 from kvsync_protocol import routes
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -49,8 +50,6 @@ from kvsync_protocol.ref import Ref, check_name
 from kvsync_protocol.signing import PublicKey
 
 SOFTWARE: Final = "kvsync/0.1"
-REQUEST_S: Final = 120.0
-"""Longest time from a request's headers to its answer's last byte."""
 _PIECE: Final = 256 * KiB
 
 STATUS: Final[dict[type[CodedError], int]] = {
@@ -121,13 +120,17 @@ class ControlLane:
     ) -> web.StreamResponse:
         """Deadline, one form for every error, and the connection's idle mark."""
         connection = self._caller(request)
+        if self._roster.find(connection.key) is None:  # removed since its handshake
+            connection.abort()
+            return web.Response(status=503)  # goes nowhere
         connection.idle_since = None
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(self._settings.transfer_deadline_s):
                 return await self._answered(request, handler)
-        except TimeoutError:
+        except (TimeoutError, ConnectionError) as error:
+            log.info("%s %s was not finished: %s", request.method, request.path, error or type(error).__name__)
             connection.abort()
-            raise
+            return web.Response(status=503)  # goes nowhere
         finally:
             connection.idle_since = time.monotonic()
 
@@ -148,7 +151,50 @@ class ControlLane:
 
     async def _refuse(self, request: web.Request, status: int, reply: ErrorReply) -> web.StreamResponse:
         log.info("refused %s %s: %s", request.method, request.path, reply.code)
-        return await _send(request, reply.encode(), "application/json", status=status, last=not request.body_exists)
+        return await self._send(
+            request, reply.encode(), "application/json", status=status, last=not request.body_exists
+        )
+
+    async def _body(self, request: web.Request, limit: int) -> bytes:
+        """All of the body, refused as soon as it is longer than `limit`.
+
+        Raises:
+            MalformedError: `message.size`.
+            TimeoutError: nothing came for the stall timeout, or all of it too slowly.
+        """
+        found = bytearray()
+        stall_s = self._settings.stall_timeout_s
+        async with asyncio.timeout(stall_s + limit / LEAST_RATE):
+            while (request.content_length or 0) <= limit >= len(found):
+                async with asyncio.timeout(stall_s):
+                    piece = await request.content.readany()
+                if not piece and request.content.at_eof():
+                    return bytes(found)
+                found += piece
+        raise MalformedError("message.size", f"a body of more than {limit} bytes")
+
+    async def _send(
+        self, request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
+    ) -> web.StreamResponse:
+        """Write the whole answer here, where it is timed. `last` False ends the connection, because a
+        body that nobody reads may still be coming.
+
+        Raises:
+            TimeoutError: the other side takes nothing for the stall timeout.
+        """
+        response = web.StreamResponse(status=status, headers={"Cache-Control": "no-store"})
+        response.content_type = kind
+        response.content_length = len(data)
+        if not last:
+            response.force_close()
+        async with asyncio.timeout(self._settings.stall_timeout_s):
+            await response.prepare(request)
+        for start in range(0, len(data), _PIECE):
+            async with asyncio.timeout(self._settings.stall_timeout_s):
+                await response.write(data[start : start + _PIECE])
+        async with asyncio.timeout(self._settings.stall_timeout_s):
+            await response.write_eof()
+        return response
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
@@ -166,28 +212,28 @@ class ControlLane:
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         peer = self._roster.find(self._caller(request).key)
         hello = Hello(SOFTWARE, (self._signer,), peer.roles if peer else ())
-        return await _send(request, hello.encode(), "application/json")
+        return await self._send(request, hello.encode(), "application/json")
 
     async def _refs(self, request: web.Request) -> web.StreamResponse:
         self._require(request, "get")
         name, after = (check_name(text) if (text := request.query.get(key)) else "" for key in ("name", "after"))
         data = await self._in_thread(self.refs, name, after)
-        return await _send(request, data, "application/json")
+        return await self._send(request, data, "application/json")
 
     async def _envelope(self, request: web.Request) -> web.StreamResponse:
         self._require(request, "get")
         data = await self._in_thread(self.envelope, _artifact(request))
-        return await _send(request, data, "application/json")
+        return await self._send(request, data, "application/json")
 
     async def _leaves(self, request: web.Request) -> web.StreamResponse:
         self._require(request, "get")
         data = await self._in_thread(self.leaves, _artifact(request))
-        return await _send(request, data, "application/octet-stream")
+        return await self._send(request, data, "application/octet-stream")
 
     async def _tokens(self, request: web.Request) -> web.StreamResponse:
         self._require(request, "get")
         data = await self._in_thread(self.tokens, _artifact(request))
-        return await _send(request, data, "application/octet-stream")
+        return await self._send(request, data, "application/octet-stream")
 
     def refs(self, name: str, after: str) -> bytes:
         """The ref of this name, or else a page of refs by name that fits into one message."""
@@ -214,9 +260,9 @@ class ControlLane:
 
     async def _offer(self, request: web.Request) -> web.StreamResponse:
         key = self._require(request, "push")
-        body = await _body(request, MAX_ENVELOPE_BYTES)
+        body = await self._body(request, MAX_ENVELOPE_BYTES)
         accepted = await self._in_thread(self._judge_offer, key, body)
-        return await _send(request, accepted.encode(), "application/json")
+        return await self._send(request, accepted.encode(), "application/json")
 
     def _judge_offer(self, key: PublicKey, body: bytes) -> Accepted:
         envelope = Envelope.parse(body)
@@ -236,16 +282,16 @@ class ControlLane:
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self._require(request, "push"), _artifact(request))
         with offer.use():
-            body = await _body(request, 40 * offer.manifest.tree.size)
+            body = await self._body(request, 40 * offer.manifest.tree.size)
             await self._in_thread(offer.add_leaves, body)
-        return await _send(request, b"", "application/octet-stream")
+        return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_tokens(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self._require(request, "push"), _artifact(request))
         with offer.use():
-            body = await _body(request, 4 * offer.manifest.tokens.count)
+            body = await self._body(request, 4 * offer.manifest.tokens.count)
             await self._in_thread(offer.add_tokens, body)
-        return await _send(request, b"", "application/octet-stream")
+        return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_missing(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self._require(request, "push"), _artifact(request))
@@ -253,13 +299,13 @@ class ControlLane:
         with offer.use():
             draft = await self._in_thread(offer.draft, self.store, deadline)
             missing = await self._in_thread(draft.missing)
-        return await _send(request, Missing.of(missing).encode(), "application/json")
+        return await self._send(request, Missing.of(missing).encode(), "application/json")
 
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:
         key, artifact = self._require(request, "push"), _artifact(request)
-        commit = Commit.parse(await _body(request, 2 * MAX_ENVELOPE_BYTES))
+        commit = Commit.parse(await self._body(request, 2 * MAX_ENVELOPE_BYTES))
         accepted = await self._in_thread(self._commit, key, artifact, commit)
-        return await _send(request, accepted.encode(), "application/json")
+        return await self._send(request, accepted.encode(), "application/json")
 
     def _commit(self, key: PublicKey, artifact: ArtifactId, commit: Commit) -> Accepted:
         """Publish what was offered, then the ref; a ref alone may be sent for what is here already."""
@@ -289,40 +335,6 @@ class ControlLane:
 
 def _artifact(request: web.Request) -> ArtifactId:
     return ArtifactId(Digest.parse(request.match_info["artifact"]))
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    """All of the body, refused as soon as it is longer than `limit`.
-
-    Raises:
-        MalformedError: `message.size`.
-    """
-    found = bytearray()
-    if (request.content_length or 0) <= limit:
-        async for piece in request.content.iter_any():
-            found += piece
-            if len(found) > limit:
-                break
-        else:
-            return bytes(found)
-    raise MalformedError("message.size", f"a body of more than {limit} bytes")
-
-
-async def _send(
-    request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
-) -> web.StreamResponse:
-    """Write the whole answer here, inside the request's deadline. `last` False ends the connection,
-    because a body that nobody reads may still be coming."""
-    response = web.StreamResponse(status=status, headers={"Cache-Control": "no-store"})
-    response.content_type = kind
-    response.content_length = len(data)
-    if not last:
-        response.force_close()
-    await response.prepare(request)
-    for start in range(0, len(data), _PIECE):
-        await response.write(data[start : start + _PIECE])
-    await response.write_eof()
-    return response
 
 
 def _status(error: CodedError) -> int:

@@ -38,7 +38,7 @@ class ControlConnection(asyncio.Protocol):
         self._roster = roster
         self._callers = callers
         self._transport: asyncio.Transport | None = None
-        self._handler: asyncio.Protocol | None = None
+        self._handler: web.RequestHandler | None = None
         self._entry: Connection | None = None
         self.entered = False
 
@@ -59,12 +59,17 @@ class ControlConnection(asyncio.Protocol):
         self._entry = Connection(
             key,
             abort=lambda: _soon(loop, opened.abort),
-            drain=lambda: _soon(loop, handler.close),
+            drain=lambda: _soon(loop, self._drain),
         )
         self._callers[transport] = self._entry
         self._table.add(self._entry)
         self.entered = True
         handler.connection_made(transport)
+
+    def _drain(self) -> None:
+        if self._handler is not None and self._entry is not None:
+            # aiohttp's close lets a request in hand finish, but leaves an idle connection open.
+            self._handler.close() if self._entry.idle_since is None else self._handler.force_close()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._entry is not None and self._transport is not None and self._handler is not None:
@@ -76,8 +81,9 @@ class ControlConnection(asyncio.Protocol):
         if self._handler is not None:
             self._handler.data_received(data)
 
-    def eof_received(self) -> bool | None:
-        return self._handler.eof_received() if self._handler is not None else None
+    def eof_received(self) -> None:
+        if self._handler is not None:
+            self._handler.eof_received()
 
     def pause_writing(self) -> None:
         if self._handler is not None:

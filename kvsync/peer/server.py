@@ -70,10 +70,12 @@ class PeerServer:
             access_log=None,
             auto_decompress=False,  # bodies are what the routes say; nothing is unpacked
             keepalive_timeout=settings.stall_timeout_s,
+            lingering_time=1.0,
             shutdown_timeout=1.0,
         )
         self._listener: Listener | None = None
         self._upkeep: asyncio.Task[None] | None = None
+        self._stopped = False
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns host and port.
@@ -98,13 +100,17 @@ class PeerServer:
         return listener.address
 
     async def stop(self) -> None:
-        """Accept no more, finish the requests in hand, close, let go of open offers."""
+        """Accept no more, finish the requests in hand, close, let go of open offers. Safe to call twice."""
+        if self._stopped:
+            return
+        self._stopped = True
         if self._listener is not None:
             await asyncio.to_thread(self._listener.stop)
-        self._table.drain()
-        if not await asyncio.to_thread(self._table.wait_empty, DRAIN_S):
-            self._table.abort_all()
-            await asyncio.to_thread(self._table.wait_empty, DRAIN_S)
+            self._table.drain()
+            self.bulk.drain()
+            if not await asyncio.to_thread(self._table.wait_empty, DRAIN_S):
+                self._table.abort_all()
+                await asyncio.to_thread(self._table.wait_empty, DRAIN_S)
         if self._upkeep is not None:
             self._upkeep.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -112,6 +118,12 @@ class PeerServer:
         await self._runner.cleanup()
         await asyncio.to_thread(self._offers.end_all)
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self.bulk.close()
+
+    @property
+    def connections(self) -> int:
+        """Open connections, those before their handshake included."""
+        return self._table.count()
 
     # control connections: accepted in a thread, served in the loop
 
@@ -131,7 +143,7 @@ class PeerServer:
                 connection,
                 ssl=self._roster.context(CONTROL_ALPN),
                 ssl_handshake_timeout=min(HANDSHAKE_S, self._settings.stall_timeout_s),
-                ssl_shutdown_timeout=1.0,
+                ssl_shutdown_timeout=0.5,
             )
         except OSError as error:
             log.info("no control session: %s", error)

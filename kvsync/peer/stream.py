@@ -6,6 +6,7 @@ Knows nothing of what the bytes mean.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import time
@@ -31,8 +32,21 @@ class SecureStream:
         self._deadline = deadline
         connection.settimeout(stall_s)
 
-    def fileno(self) -> int:
-        return self._connection.fileno()
+    def wait(self, wake: int) -> bool:
+        """Until there is something to read; False when the descriptor `wake` became readable first.
+
+        Raises:
+            UnavailableError: `peer.stalled`, `peer.deadline`.
+        """
+        if self._connection.pending():
+            return True
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN)
+        poller.register(wake, select.POLLIN)
+        ready = poller.poll(self._deadline.remaining(self._stall_s) * 1000)
+        if not ready:
+            raise _stalled()
+        return all(descriptor != wake for descriptor, _ in ready)
 
     def read_into(self, view: memoryview) -> None:
         """Fill `view`.
@@ -73,11 +87,6 @@ class SecureStream:
         with contextlib.suppress(OSError):
             # Not SSLSocket.shutdown, which would take the TLS state from under the other thread.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
-
-    def stop_reading(self) -> None:
-        """Let a reader that waits for the next frame see the end; what is being sent goes out."""
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._connection, socket.SHUT_RD)
 
     def close(self) -> None:
         self._connection.close()

@@ -1,0 +1,88 @@
+"""A server that lies: the real one, with faults as constructor arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvsync.peer.bulk_server import BulkLane, BulkSession
+from kvsync.peer.control import ControlLane
+from kvsync.peer.server import PeerServer
+from kvsync.peer.stream import SecureStream
+from kvsync_protocol.bulk import BulkRequest
+from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.signing import PublicKey
+
+Change = Callable[[bytes], bytes]
+SendChunk = Callable[["FaultySession", BulkRequest, memoryview], None]
+
+
+@dataclass
+class Faults:
+    """What to do instead of the honest thing, and a record of what was done.
+
+    `chunk` answers a GET of a leaf in `leaves` (None means all of them).
+    """
+
+    envelope: Change | None = None
+    leaf_table: Change | None = None
+    tokens: Change | None = None
+    refs: Change | None = None
+    chunk: SendChunk | None = None
+    leaves: set[int] | None = None
+    served: list[str] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
+    chunk_bytes: int = 0
+
+
+class FaultyControl(ControlLane):
+    faults = Faults()
+
+    def _changed(self, what: str, data: bytes, change: Change | None) -> bytes:
+        self.faults.served.append(what)
+        return change(data) if change is not None else data
+
+    def envelope(self, artifact: ArtifactId) -> bytes:
+        return self._changed("envelope", super().envelope(artifact), self.faults.envelope)
+
+    def leaves(self, artifact: ArtifactId) -> bytes:
+        return self._changed("leaves", super().leaves(artifact), self.faults.leaf_table)
+
+    def tokens(self, artifact: ArtifactId) -> bytes:
+        return self._changed("tokens", super().tokens(artifact), self.faults.tokens)
+
+    def refs(self, name: str, after: str) -> bytes:
+        return self._changed("refs", super().refs(name, after), self.faults.refs)
+
+
+class FaultySession(BulkSession):
+    faults = Faults()
+
+    def send_chunk(self, request: BulkRequest, data: memoryview) -> None:
+        self.faults.chunks.append(request.index)
+        self.faults.chunk_bytes += len(data)
+        faulty = self.faults.leaves is None or request.index in self.faults.leaves
+        if faulty and self.faults.chunk is not None:
+            self.faults.chunk(self, request, data)
+        else:
+            super().send_chunk(request, data)
+
+
+class FaultyLane(BulkLane):
+    faults = Faults()
+
+    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+        session = FaultySession(self._store, self._offers, self._roster, key, stream, self._wake)
+        session.faults = self.faults
+        return session
+
+
+class FaultyServer(PeerServer):
+    control_type = FaultyControl
+    bulk_type = FaultyLane
+
+    def __init__(self, *node: Any, faults: Faults) -> None:
+        super().__init__(*node)
+        for lane in (self.control, self.bulk):
+            lane.faults = faults  # type: ignore[union-attr]

@@ -1,0 +1,226 @@
+"""A provider that lies in every way it can: each lie has its code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import zstandard
+
+from kvsync_protocol import bulk
+from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status
+from kvsync_protocol.errors import CodedError
+from kvsync_protocol.limits import MiB
+from kvsync_protocol.messages import RefList
+from kvsync_protocol.ref import Ref
+from kvsync_protocol.signing import SigningKey
+from tests.conftest import SIGNER, Artifact, build_artifact
+from tests.sync.faulty import Faults, FaultyServer, FaultySession
+from tests.sync.nodes import Node
+
+ARTIFACT = build_artifact(tokens=120)
+OTHER = build_artifact(seed=99, tokens=120)
+BOMB = zstandard.compress(bytes(256 * MiB))
+STRANGER = SigningKey(b"s" * 32)
+BAD = 5
+"""The leaf that the provider lies about; the others it serves honestly."""
+
+
+def plain(session: FaultySession, body: bytes) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.IDENTITY, len(body)).encode(), body)
+
+
+def wrong_bytes(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    plain(session, bytes([data[0] ^ 1]) + bytes(data[1:]))
+
+
+def another_index(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    plain(session, ARTIFACT.chunks[request.index + 2])
+
+
+def too_short(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    plain(session, bytes(data[:-1]))
+
+
+def too_long(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    plain(session, bytes(data) + b"\x00")
+
+
+def bomb(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.ZSTD, len(BOMB)).encode(), BOMB)
+
+
+def no_frame(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.ZSTD, len(data)).encode(), os.urandom(len(data)))
+
+
+def huge_length(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.IDENTITY, 2**32 - 1).encode())
+
+
+def garbage(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(b"HTTP/1.1 200 OK\r\n"[: bulk.REPLY_BYTES])
+
+
+def closes(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.IDENTITY, len(data)).encode(), data[: len(data) // 2])
+    session.stream.abort()
+
+
+def stalls(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.IDENTITY, len(data)).encode(), data[: len(data) // 2])
+    session.stream.read_frame(1)  # until the getter gives up
+
+
+def drips(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.IDENTITY, len(data)).encode())
+    for place in range(len(data)):
+        session.stream.write(data[place : place + 1])
+        time.sleep(0.25)
+
+
+def refuses(status: Status) -> Callable[[FaultySession, BulkRequest, memoryview], None]:
+    return lambda session, request, data: session.stream.write(BulkReply(status).encode())
+
+
+CHUNK_LIES = {
+    "wrong bytes": (wrong_bytes, "integrity.chunk"),
+    "right bytes of another index": (another_index, "integrity.chunk"),
+    "too short": (too_short, "bulk.size"),
+    "too long": (too_long, "bulk.size"),
+    "zip bomb": (bomb, "codec.size"),
+    "no zstd frame": (no_frame, "codec.frame"),
+    "huge length": (huge_length, "bulk.length"),
+    "garbage for a frame": (garbage, "bulk.frame"),
+    "closes mid-chunk": (closes, "peer.closed"),
+    "stalls mid-chunk": (stalls, "peer.stalled"),
+    "drips": (drips, "peer.stalled"),
+    "says not found": (refuses(Status.NOT_FOUND), "peer.chunk_gone"),
+    "says failed": (refuses(Status.FAILED), "peer.failed"),
+    "says busy": (refuses(Status.BUSY), "peer.busy"),
+}
+
+
+async def lied_to(provider: Node, getter: Node, faults: Faults, wanted: object, **settings: object) -> CodedError:
+    async with provider.serving(partial(FaultyServer, faults=faults)):
+        with pytest.raises(CodedError) as caught:
+            await getter.pull(provider, wanted, settings=settings)
+    assert getter.store.artifacts() == []
+    assert getter.store.refs() == []
+    assert getter.store.fsck().clean
+    return caught.value
+
+
+async def honest_pull_fetches_only_the_rest(provider: Node, getter: Node) -> None:
+    here = {i for i, leaf in enumerate(ARTIFACT.manifest.check_leaves(ARTIFACT.leaves).leaves)
+            if getter.store.has_chunk(leaf.digest)}  # fmt: skip
+    faults = Faults()
+    async with provider.serving(partial(FaultyServer, faults=faults)):
+        report = await getter.pull(provider, ARTIFACT.id)
+    assert sorted(faults.chunks) == sorted(set(range(len(ARTIFACT.chunks))) - here)
+    assert report.chunks_moved == len(faults.chunks)
+    assert getter.store.fsck().clean
+    assert [stored.artifact for stored in getter.store.artifacts()] == [ARTIFACT.id]
+
+
+@pytest.mark.parametrize(("lie", "code"), CHUNK_LIES.values(), ids=CHUNK_LIES.keys())
+async def test_a_lie_about_a_chunk_ends_the_pull_and_keeps_what_was_verified(
+    provider: Node, getter: Node, lie: Callable[..., None], code: str
+) -> None:
+    provider.keep(ARTIFACT)
+    faults = Faults(chunk=lie, leaves={BAD})
+    error = await lied_to(provider, getter, faults, ARTIFACT.id, encoding="zstd", stall_timeout_s=1)
+    assert error.code == code
+    if code.split(".")[0] in ("integrity", "codec", "bulk"):
+        assert (error.fields["index"], error.fields["peer"]) == (BAD, "provider")
+        assert faults.chunks.count(BAD) == 4  # once, and three times again
+    await honest_pull_fetches_only_the_rest(provider, getter)
+
+
+async def test_an_encoding_that_was_not_asked_for_is_refused(provider: Node, getter: Node) -> None:
+    provider.keep(ARTIFACT)
+    error = await lied_to(provider, getter, Faults(chunk=bomb, leaves={BAD}), ARTIFACT.id)
+    assert error.code == "bulk.encoding"
+
+
+async def test_a_chunk_that_is_wrong_once_is_fetched_again(provider: Node, getter: Node) -> None:
+    provider.keep(ARTIFACT)
+    faults = Faults(leaves={BAD})
+
+    def once(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+        faults.leaves = set()
+        wrong_bytes(session, request, data)
+
+    faults.chunk = once
+    async with provider.serving(partial(FaultyServer, faults=faults)):
+        report = await getter.pull(provider, ARTIFACT.id)
+    assert report.resent == 1
+    assert sorted(faults.chunks) == sorted([*range(len(ARTIFACT.chunks)), BAD])
+    assert getter.store.fsck().clean
+
+
+def flip(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+TABLE_LIES = {
+    "signed by a stranger": (Faults(envelope=lambda _: ARTIFACT.manifest.seal(STRANGER).encode()),
+                             "trust.untrusted_signer", ["envelope"]),
+    "another artifact": (Faults(envelope=lambda _: OTHER.envelope.encode()), "integrity.artifact", ["envelope"]),
+    "no JSON": (Faults(envelope=lambda _: b"<html>"), "json.syntax", ["envelope"]),
+    "an endless envelope": (Faults(envelope=lambda _: b" " * (3 * MiB)), "message.size", ["envelope"]),
+    "another leaf table": (Faults(leaf_table=flip), "integrity.leaf_table", ["envelope", "leaves"]),
+    "a cut leaf table": (Faults(leaf_table=lambda d: d[:-40]), "integrity.leaf_table", ["envelope", "leaves"]),
+    "an endless leaf table": (Faults(leaf_table=lambda d: d + b"\0" * MiB), "message.size", ["envelope", "leaves"]),
+    "other tokens": (Faults(tokens=flip), "integrity.tokens", ["envelope", "leaves", "tokens"]),
+    "too many tokens": (Faults(tokens=lambda d: d + b"\0"), "message.size", ["envelope", "leaves", "tokens"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("faults", "code", "served"), TABLE_LIES.values(), ids=TABLE_LIES.keys())
+async def test_a_lie_before_the_chunks_ends_the_pull_there(
+    provider: Node, getter: Node, faults: Faults, code: str, served: list[str]
+) -> None:
+    provider.keep(ARTIFACT)
+    faults.served.clear()
+    error = await lied_to(provider, getter, faults, ARTIFACT.id)
+    assert error.code == code
+    assert faults.served == served
+    assert faults.chunks == []
+    await honest_pull_fetches_only_the_rest(provider, getter)
+
+
+def answer(ref: Ref, key: SigningKey) -> Faults:
+    return Faults(refs=lambda _: RefList((ref.seal(key),)).encode())
+
+
+REF_LIES = {
+    "another name": (answer(Ref("other", ARTIFACT.id, 1), SIGNER), "trust.ref_name"),
+    "signed by a stranger": (answer(Ref("doc", ARTIFACT.id, 1), STRANGER), "trust.untrusted_signer"),
+    "an artifact's envelope": (Faults(refs=lambda _: RefList((ARTIFACT.envelope,)).encode()), "trust.payload_type"),
+    "no list": (Faults(refs=lambda _: b"[]"), "json.not_object"),
+}
+
+
+@pytest.mark.parametrize(("faults", "code"), REF_LIES.values(), ids=REF_LIES.keys())
+async def test_a_lie_about_a_name_is_refused(provider: Node, getter: Node, faults: Faults, code: str) -> None:
+    provider.keep(ARTIFACT)
+    error = await lied_to(provider, getter, faults, "doc")
+    assert error.code == code
+
+
+async def test_a_slow_pull_ends_at_its_deadline(
+    provider: Node, getter: Node, make_artifact: Callable[..., Artifact]
+) -> None:
+    provider.keep(ARTIFACT)
+
+    def slow(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+        time.sleep(0.3)
+        plain(session, bytes(data))
+
+    error = await lied_to(provider, getter, Faults(chunk=slow), ARTIFACT.id, transfer_deadline_s=1)
+    assert error.code == "peer.deadline"
+    await honest_pull_fetches_only_the_rest(provider, getter)
