@@ -85,33 +85,35 @@ class World:
         (self.home / "config.toml").write_text(text)
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    """Where the first case leaves a copy of its home for the others."""
+    return tmp_path_factory.mktemp("template") / "home"
+
+
+@pytest.fixture(scope="module")
+def closed_port() -> Iterator[int]:
+    """A loopback port that refuses: it is bound, so nobody else takes it, and not listened on."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
+
+
 @pytest.fixture
-def world(kvsync, home, put, make_artifact, tmp_path, tiny_model_dir) -> World:
+def world(kvsync, request, make_artifact, tmp_path, tiny_model_dir, template, closed_port, monkeypatch) -> World:
+    home = tmp_path / "home"
     artifact = make_artifact(1, 40)
-    put(artifact, name="doc")
-    kvsync("trust", "add", "alice", KEY)
-    kvsync("peer", "add", "site-b", KEY, "--address", f"127.0.0.1:{_closed_port()}")
-    kvsync("peer", "add", "nowhere", OTHER)
-    kvsync("gc")
+    if template.exists():
+        shutil.copytree(template, home)
+        monkeypatch.setenv("KVSYNC_HOME", str(home))
+    else:
+        request.getfixturevalue("put")(artifact, name="doc")
+        kvsync("trust", "add", "alice", KEY)
+        kvsync("peer", "add", "site-b", KEY, "--address", f"127.0.0.1:{closed_port}")
+        kvsync("peer", "add", "nowhere", OTHER)
+        kvsync("gc")
+        shutil.copytree(home, template)
     return World(home, tmp_path, artifact, tiny_model_dir, kvsync)
-
-
-def _closed_port() -> int:
-    """A loopback port on which nobody listens; it is bound but not listened on, so nobody takes it meanwhile."""
-    holder = socket.socket()
-    holder.bind(("127.0.0.1", 0))
-    _HELD.append(holder)
-    return int(holder.getsockname()[1])
-
-
-_HELD: list[socket.socket] = []
-
-
-@pytest.fixture(autouse=True)
-def released():
-    yield
-    while _HELD:
-        _HELD.pop().close()
 
 
 def _damage(path: Path, change: Callable[[bytes], bytes]) -> None:
