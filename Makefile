@@ -29,6 +29,8 @@ model: $(READY)
 demo: model
 	@$(BIN)/kvsync demo
 
+# Tests run several processes with a model each; threads that spin at barriers would slow all of them.
+test: export OMP_WAIT_POLICY = PASSIVE
 test: model
 	$(BIN)/python -m pytest
 

@@ -39,6 +39,10 @@ SILENCE_TIMEOUT_S: Final = 1800.0
 CANCEL_GRACE_S: Final = 30.0
 """A cancelled job ends at its next block boundary, or is killed after so long. Nothing stored is lost by that."""
 
+GOOD_NEIGHBOUR: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""A worker computes in the background. Threads that spin at barriers, OpenMP's default, cost it more than
+half of its speed, and its neighbours theirs, as soon as something else wants the same cores."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -63,6 +67,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=MAX_REPORT_BYTES,
+                env={**GOOD_NEIGHBOUR, **os.environ},
             )
         except OSError as error:
             raise WorkerDiedError(f"the worker cannot be started: {error.strerror}") from error
