@@ -51,7 +51,7 @@ def test_every_field_that_was_promised_is_there(llama: TransformersEngine) -> No
     }
     assert set(llama.fingerprints.numerics.fields) == {
         *("attention", "blas", "caches", "canary", "determinism", "device", "dtype", "engine", "environment", "isa"),
-        *("onednn", "precision", "schedule", "tensor_parallel", "threads", "torch"),
+        *("onednn", "precision", "schedule", "sdp_kernels", "tensor_parallel", "threads", "torch"),
     }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,9 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
+from kvsync.engines import as_engine, load_engine
 from kvsync.engines.transformers import load
+from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest
 from tests.engines.tiny_models import BLOCK, Models, edit_config, some_tokens
 
@@ -78,6 +83,7 @@ def test_settings_are_put_in_place_at_every_call_and_on_every_thread(tiny: Model
 
     here = compute()
     torch.use_deterministic_algorithms(mode=False)
+    torch.backends.cuda.enable_flash_sdp(enabled=False)  # chooses the kernel on the CPU as well
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert compute() == here
     assert digest(compute) == here
@@ -95,3 +101,22 @@ def test_results_need_no_gradients_and_carry_none(tiny: Models) -> None:
 def test_weights_are_owned_and_aligned(tiny: Models) -> None:
     engine = load(tiny.folder("llama"))
     assert {parameter.data_ptr() % 64 for parameter in engine.model.parameters()} == {0}
+
+
+def test_the_interface_and_the_catalogue_load_no_torch() -> None:
+    program = (
+        "import sys, kvsync.engines, kvsync.models; kvsync.models.list_models();"
+        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_node_without_torch_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    actions: tuple[Callable[[], object], ...] = (lambda: load_engine(tmp_path), lambda: as_engine(object()))
+    for action in actions:
+        with pytest.raises(EngineError) as caught:
+            action()
+        assert caught.value.code == "engine.not_installed"
+        assert caught.value.hint == "pip install 'kvsync[torch]'"

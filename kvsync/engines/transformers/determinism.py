@@ -58,6 +58,11 @@ class Determinism:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
         torch.backends.mkldnn.deterministic = True  # type: ignore[assignment]
+        # These choose attention kernels on the CPU too; cuDNN picks its own by timing and stays out.
+        torch.backends.cuda.enable_flash_sdp(enabled=True)
+        torch.backends.cuda.enable_mem_efficient_sdp(enabled=True)
+        torch.backends.cuda.enable_math_sdp(enabled=True)
+        torch.backends.cuda.enable_cudnn_sdp(enabled=False)
         # OpenMP and MKL keep the count per thread: another thread may still have another one.
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
@@ -74,7 +79,9 @@ class Determinism:
     def as_fields(self) -> dict[str, str]:
         """What was set, for the numerics fingerprint."""
         return {
-            "threads": str(self.threads),
+            # A GPU's sums are not split by how many threads the host has.
+            "threads": str(self.threads) if self.device.type == "cpu" else "any",
+            "sdp_kernels": "flash efficient math",
             "determinism": "deterministic_algorithms=on cublas_workspace=:4096:8 cudnn_benchmark=off mkldnn=on",
             "precision": "fp32_matmul=highest tf32=off bf16_reduction=off fp16_reduction=off",
         }

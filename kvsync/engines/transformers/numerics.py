@@ -72,26 +72,19 @@ def _cpu_fields() -> dict[str, str]:
         "device": f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "isa": _isa(),
         "caches": _cache_sizes(),
-        "onednn": onednn.group(1) if onednn else "none",
+        "onednn": f"{onednn.group(1)} {'on' if torch.backends.mkldnn.enabled else 'off'}" if onednn else "none",
     }
 
 
 def _cuda_fields(device: torch.device) -> dict[str, str]:
     major, minor = torch.cuda.get_device_capability(device)
     backends: Any = torch.backends
-    kernels = {
-        "flash": backends.cuda.flash_sdp_enabled(),
-        "efficient": backends.cuda.mem_efficient_sdp_enabled(),
-        "math": backends.cuda.math_sdp_enabled(),
-        "cudnn": backends.cuda.cudnn_sdp_enabled(),
-    }
     return {
         "device": f"cuda sm_{major}{minor} {torch.cuda.get_device_name(device)}",
         "cuda": str(torch.version.cuda),
         "cublas": _cublas_version(str(torch.version.cuda)),
         "cudnn": str(backends.cudnn.version()),
         "blas_library": str(backends.cuda.preferred_blas_library()),
-        "sdp_kernels": " ".join(name for name, enabled in kernels.items() if enabled),
     }
 
 
