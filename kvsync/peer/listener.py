@@ -76,7 +76,12 @@ class Listener:
             if not self._admit():
                 connection.close()
                 continue
-            threading.Thread(target=self._route, args=(connection,), name="kvsync-hello", daemon=True).start()
+            try:
+                threading.Thread(target=self._route, args=(connection,), name="kvsync-hello", daemon=True).start()
+            except RuntimeError as error:
+                log.warning("no thread for a new connection: %s", error)
+                self._release()
+                connection.close()
 
     def _route(self, connection: socket.socket) -> None:
         lane = None

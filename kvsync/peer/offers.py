@@ -146,6 +146,10 @@ class Offers:
             raise unknown_offer()
         return found
 
+    def count(self) -> int:
+        with self._lock:
+            return len(self._open)
+
     def end(self, peer: PublicKey, artifact: ArtifactId) -> None:
         """Forget an offer, closing its draft."""
         with self._lock:

@@ -30,6 +30,7 @@ from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
 from kvsync.store import Store
 from kvsync_protocol import bulk
+from kvsync_protocol.errors import CodedError
 from kvsync_protocol.routes import CONTROL_ALPN
 
 TICK_S: Final = 0.25
@@ -125,6 +126,11 @@ class PeerServer:
         """Open connections, those before their handshake included."""
         return self._table.count()
 
+    @property
+    def offers(self) -> int:
+        """Pushes of other peers that are under way here."""
+        return self._offers.count()
+
     # control connections: accepted in a thread, served in the loop
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
@@ -156,10 +162,12 @@ class PeerServer:
         idle_s = 2.0 * self._settings.stall_timeout_s
         while True:
             await asyncio.sleep(TICK_S)
-            known = await asyncio.to_thread(self._roster.keys)
-            self._table.abort_strangers(known)
+            self._table.abort_strangers(await asyncio.to_thread(self._roster.keys))
             self._table.abort_idle(idle_s)
-            await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
+            try:
+                await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
+            except CodedError as error:
+                log.error("a stale push could not be left cleanly: %s", error)
 
     def _caller(self, request: web.Request) -> Connection:
         """Raises ConnectionResetError when it has just ended."""

@@ -161,6 +161,7 @@ async def test_each_side_learns_why_it_is_refused(provider: Node, make_node: Cal
 async def test_a_peer_is_let_in_and_thrown_out_without_a_restart(
     provider: Node, make_node: Callable[..., Node]
 ) -> None:
+    provider.settings = dataclasses.replace(provider.settings, stall_timeout_s=60)  # idleness is not the reason
     late = make_node("late")
     deadline = Deadline.after(20)
     async with provider.serving():
@@ -172,9 +173,7 @@ async def test_a_peer_is_let_in_and_thrown_out_without_a_restart(
             assert (await client.hello()).roles == ("get",)
             async with secured(late, provider, bulk.ALPN) as idle:
                 provider.book.remove("late")
-                removed = time.monotonic()
                 assert await asyncio.to_thread(ended, idle)
-                assert time.monotonic() < removed + 1.5
             with pytest.raises(CodedError) as caught:
                 await client.hello()
     assert caught.value.code == "peer.refused"

@@ -226,7 +226,7 @@ async def test_an_offer_belongs_to_the_peer_that_made_it(
 async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node, getter: Node) -> None:
     provider.settings = dataclasses.replace(provider.settings, stall_timeout_s=1)
     getter.keep(ARTIFACT)
-    async with provider.serving():
+    async with provider.serving() as server:
         async with client(getter, provider) as asking:
             await asking.hello()
             await asking.offer(ARTIFACT.envelope)
@@ -238,8 +238,9 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
             for index in range(3):
                 stream.send(ARTIFACT.id, index, memoryview(ARTIFACT.chunks[index]), Encoding.IDENTITY)
                 await asyncio.to_thread(stream.confirm)
-            await asyncio.sleep(2)
             stream.close()
+            while server.offers:  # noqa: ASYNC110  an expiry tells nobody
+                await asyncio.sleep(0.1)
             with pytest.raises(NotFoundError) as caught:
                 await asking.commit(ARTIFACT.id, Commit())
         report = await getter.push(provider, ARTIFACT.id)
