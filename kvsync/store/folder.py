@@ -72,8 +72,16 @@ class Folder:
         return cls(descriptor, path)
 
     def names(self) -> list[str]:
-        """Everything inside, in a stable order."""
-        return sorted(os.listdir(self.fd))  # noqa: PTH208  by descriptor
+        """Everything inside, in a stable order.
+
+        Read through a descriptor of its own: threads that list by one descriptor share its position in the
+        directory, and each gets a part of the names.
+        """
+        own = os.open(".", _DIRECTORY, dir_fd=self.fd)
+        try:
+            return sorted(os.listdir(own))  # noqa: PTH208  by descriptor
+        finally:
+            os.close(own)
 
     def digests(self) -> list[Digest]:
         """The folders inside that are named by a digest's hex digits; links and files are passed over."""
