@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope
@@ -18,6 +19,9 @@ from kvsync_protocol.manifest import Manifest, TokenRecord, Tree
 from kvsync_protocol.prefix import encode_tokens, tokens_digest
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import SigningKey
+
+settings.register_profile("kvsync", deadline=None)  # how long an example takes says nothing on a busy machine
+settings.load_profile("kvsync")
 
 SIGNER = SigningKey(bytes(range(32)))
 

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsync.config import Home, Settings
@@ -96,6 +96,7 @@ def test_an_oversized_configuration_is_not_read(tmp_path: Path) -> None:
     assert caught.value.code == "file.too_large"
 
 
+@settings(max_examples=25)  # each is an fsync
 @given(
     host=st.sampled_from(["127.0.0.1", "::1", "node-a.example", "fe80::1%eth0"]),
     port=st.integers(0, 65535),
@@ -107,9 +108,9 @@ def test_saved_settings_are_read_back(
 ) -> None:
     home = Home(tmp_path_factory.getbasetemp() / "settings")
     home.root.mkdir(exist_ok=True)
-    settings = dataclasses.replace(Settings(), listen_host=host, listen_port=port, quota_bytes=quota, accept=accept)
-    settings.save(home)
-    assert Settings.load(home) == settings
+    changed = dataclasses.replace(Settings(), listen_host=host, listen_port=port, quota_bytes=quota, accept=accept)
+    changed.save(home)
+    assert Settings.load(home) == changed
 
 
 def test_every_setting_has_a_type_that_the_file_can_hold() -> None:
