@@ -5,7 +5,8 @@
 <home>/trust.json       signer keys whose bytes count
 <home>/peers.json       peer keys that may connect, with addresses and roles
 <home>/store/           artifacts and chunks
-<home>/daemon/          queue, log and pid of the daemon
+<home>/daemon/          socket, queue, log and lock of the daemon
+<home>/home.lock        held while keys and lists are changed
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class JobBoard:
         """End a job that waits, ask a running one to end; a finished one stays as it is.
 
         Raises:
-            NotFoundError: `job.unknown`.
+            NotFoundError: `job.unknown_id`.
         """
         found = self.get(job)
         running = self._running.get(job)
@@ -193,7 +193,7 @@ class JobBoard:
         return progress
 
     def get(self, job: JobId) -> Job:
-        """Raises NotFoundError `job.unknown`."""
+        """Raises NotFoundError `job.unknown_id`."""
         if job in self._unsaved:
             return self._unsaved[job]
         found = self.queue.get(job)
@@ -210,7 +210,7 @@ class JobBoard:
         a dead daemon.
 
         Raises:
-            NotFoundError: `job.unknown`.
+            NotFoundError: `job.unknown_id`.
         """
         said = 0.0
         while True:

@@ -82,7 +82,7 @@ class DaemonClient:
         return Job.parse(self._ask("POST", "/jobs", body).mapping("job")).id
 
     def job(self, job: str) -> Job:
-        """Raises NotFoundError `job.unknown`."""
+        """Raises NotFoundError `job.unknown_id`."""
         return Job.parse(self._ask("GET", f"/jobs/{parse_job_id(job)}").mapping("job"))
 
     def jobs(self) -> list[Job]:
@@ -90,7 +90,7 @@ class DaemonClient:
         return [Job.parse(entry) for entry in self._ask("GET", "/jobs").array("jobs", limit=MAX_LISTED_JOBS)]
 
     def cancel(self, job: str) -> Job:
-        """End a job; a finished one stays as it is. Raises NotFoundError `job.unknown`."""
+        """End a job; a finished one stays as it is. Raises NotFoundError `job.unknown_id`."""
         return Job.parse(self._ask("POST", f"/jobs/{parse_job_id(job)}/cancel").mapping("job"))
 
     def shutdown(self) -> int:
@@ -102,7 +102,7 @@ class DaemonClient:
 
         Raises:
             CodedError: the job's own error, of its own class; KvsyncError `job.cancelled`.
-            NotFoundError: `job.unknown`.
+            NotFoundError: `job.unknown_id`.
             UnavailableError: `daemon.not_running` when the daemon went away; the job goes on when it is back.
         """
         last = self._last_state(parse_job_id(job), progress)
@@ -136,7 +136,7 @@ class DaemonClient:
         """The job's state now and after each change, until it is finished or the daemon stops.
 
         Raises:
-            NotFoundError: `job.unknown`.
+            NotFoundError: `job.unknown_id`.
         """
         with self._request("GET", f"/jobs/{parse_job_id(job)}/events", b"", EVENTS_TIMEOUT_S) as reply:
             while line := reply.readline(MAX_REPLY_BYTES):

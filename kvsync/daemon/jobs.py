@@ -226,10 +226,10 @@ class JobQueue:
             )
 
     def get(self, job: JobId) -> Job:
-        """Raises NotFoundError `job.unknown`."""
+        """Raises NotFoundError `job.unknown_id`."""
         found = self._select("WHERE id = ?", job)
         if not found:
-            raise NotFoundError("job.unknown", f"there is no job {job}", hint="kvsync daemon status")
+            raise NotFoundError("job.unknown_id", f"there is no job {job}", hint="kvsync daemon status")
         return found[0]
 
     def recent(self, limit: int) -> list[Job]:

@@ -195,7 +195,7 @@ def _encoded_size(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        raise UsageError("job.document", "the document is not Unicode text") from error
+        raise UsageError("job.encoding", "the document is not Unicode text") from error
 
 
 def _fingerprints(value: object) -> Fingerprints:

@@ -98,7 +98,7 @@ class Transfers:
                 )
                 return pushed.as_dict()
             case _:
-                raise KvsyncError("job.kind", "not a transfer")
+                raise KvsyncError("job.unexpected", "a computation is no transfer")
 
 
 def _cancel(task: asyncio.Task[dict[str, object]]) -> None:

@@ -166,9 +166,9 @@ async def test_shutdown_is_passed_on_and_answered(api: Api) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "code"),
     [
-        (get("/jobs/0123456789abcdef"), 404, "job.unknown"),
-        (get("/jobs/0123456789abcdef/events"), 404, "job.unknown"),
-        (post("/jobs/0123456789abcdef/cancel", b""), 404, "job.unknown"),
+        (get("/jobs/0123456789abcdef"), 404, "job.unknown_id"),
+        (get("/jobs/0123456789abcdef/events"), 404, "job.unknown_id"),
+        (post("/jobs/0123456789abcdef/cancel", b""), 404, "job.unknown_id"),
         (get("/jobs/..%2f..%2fetc"), 400, "job.id"),
         (get("/nothing"), 404, "api.route"),
         (get("/"), 404, "api.route"),
@@ -342,7 +342,7 @@ async def test_waiting_goes_on_with_the_daemon_that_comes_next(home: Home) -> No
 async def test_an_unknown_job_is_not_waited_for(api: Api) -> None:
     with pytest.raises(CodedError) as caught:
         await api.ask(api.client.wait, new_job_id())
-    assert caught.value.code == "job.unknown"
+    assert caught.value.code == "job.unknown_id"
 
 
 def test_the_client_starts_without_heavy_imports() -> None:

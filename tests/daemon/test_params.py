@@ -94,4 +94,4 @@ def test_parameters_that_make_no_sense_have_their_own_code(kind: JobKind, value:
 def test_a_lone_surrogate_is_not_text() -> None:
     with pytest.raises(CodedError) as caught:
         ComputeParams(Path("/m"), text="\ud800")
-    assert caught.value.code == "job.document"
+    assert caught.value.code == "job.encoding"

@@ -169,7 +169,7 @@ def test_a_full_queue_says_so(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) 
 def test_an_unknown_job_is_not_found(queue: JobQueue) -> None:
     with pytest.raises(NotFoundError) as caught:
         queue.get(new_job_id())
-    assert caught.value.code == "job.unknown"
+    assert caught.value.code == "job.unknown_id"
 
 
 def test_a_job_of_another_version_fails_and_the_next_is_taken(queue: JobQueue, path: Path) -> None:
