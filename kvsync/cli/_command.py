@@ -8,7 +8,7 @@ command's name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,14 @@ def command(
         return function
 
     return register
+
+
+def add_group(app: typer.Typer, name: str, text: str, functions: Mapping[str, Callable[..., Outcome]]) -> None:
+    """Register a group of commands: `kvsync NAME COMMAND`."""
+    group = typer.Typer(name=name, help=text, rich_markup_mode=None)
+    for each, function in functions.items():
+        command(group, each)(function)
+    app.add_typer(group)
 
 
 def _finish(context: typer.Context, options: dict[str, object], function: Callable[[Run], Outcome]) -> None:

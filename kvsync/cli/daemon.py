@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._render import Facts, Outcome, seconds
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="daemon", help="The background service of this node.", rich_markup_mode=None)
-    command(group, "start")(start)
-    command(group, "stop")(stop)
-    command(group, "status")(status)
-    command(group, "run")(run_here)
-    app.add_typer(group)
+    add_group(
+        app,
+        "daemon",
+        "The background service of this node.",
+        {"start": start, "stop": stop, "status": status, "run": run_here},
+    )
 
 
 def start(run: Run) -> Outcome:

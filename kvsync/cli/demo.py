@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsync.cli._command import Run, command
+from kvsync.cli._document import read_document
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, ModelOption, Precision
 from kvsync.cli._render import Facts, Outcome, Table, seconds, size
+from kvsync.errors import EXIT_STATUS
+from kvsync_protocol.errors import IntegrityError
 
 if TYPE_CHECKING:
     from kvsync.demo.result import DemoResult, Pair
@@ -25,7 +28,7 @@ def demo(
     dtype: Annotated[Precision, typer.Option("--dtype", help="Weights, arithmetic and KV state.")] = Precision.FP32,
     device: DeviceOption = "cpu",
     doc: Annotated[
-        Path | None, typer.Option("--doc", metavar="FILE", help="A text; default the protocol's specification.")
+        str | None, typer.Option("--doc", metavar="FILE", help="A text; default the protocol's specification.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' homes and say where they are.")] = False,
 ) -> Outcome:
@@ -38,6 +41,8 @@ def demo(
     from kvsync import models
     from kvsync.demo.run import DemoOptions, run_demo
 
+    if doc is not None:
+        read_document(doc)
     with run.progress() as progress:
         if model in models.CATALOG:
             models.fetch(model, progress)
@@ -46,11 +51,12 @@ def demo(
             model_name=model,
             dtype=dtype.dtype.value,
             device=device,
-            document=doc,
+            document=None if doc is None else Path(doc),
             keep=keep,
         )
         result = run_demo(options, progress)
-    return Outcome(result.as_dict(), _screen(result), status=0 if result.ok else 4)
+    notes = [] if result.kept is None else [f"the nodes' homes are in {result.kept}"]
+    return Outcome(result.as_dict(), _screen(result), notes, 0 if result.ok else EXIT_STATUS[IntegrityError])
 
 
 def _screen(result: DemoResult) -> list[str | Table | Facts]:

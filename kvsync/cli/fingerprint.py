@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._fields import meaning
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, DTypeOption, ModelOption, Precision, open_engine
 from kvsync.cli._render import Facts, Outcome, Table
@@ -39,10 +39,7 @@ class Source:
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="fingerprint", help="What makes KV state usable here.", rich_markup_mode=None)
-    command(group, "show")(show)
-    command(group, "explain")(explain)
-    app.add_typer(group)
+    add_group(app, "fingerprint", "What makes KV state usable here.", {"show": show, "explain": explain})
 
 
 def show(

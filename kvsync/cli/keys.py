@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._render import Facts, Outcome
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="keys", help="This node's own keys.", rich_markup_mode=None)
-    command(group, "show")(show)
-    app.add_typer(group)
+    add_group(app, "keys", "This node's own keys.", {"show": show})
 
 
 def show(run: Run) -> Outcome:

@@ -6,15 +6,12 @@ from typing import Annotated
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._render import Facts, Outcome, Table, size
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="model", help="Models that kvsync knows by name.", rich_markup_mode=None)
-    command(group, "fetch")(fetch)
-    command(group, "ls")(ls)
-    app.add_typer(group)
+    add_group(app, "model", "Models that kvsync knows by name.", {"fetch": fetch, "ls": ls})
 
 
 def fetch(run: Run, name: Annotated[str, typer.Argument(help="A name from `kvsync model ls`.")]) -> Outcome:

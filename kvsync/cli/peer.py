@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._render import Outcome, Table
 
 if TYPE_CHECKING:
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="peer", help="Hosts to exchange artifacts with.", rich_markup_mode=None)
-    command(group, "add")(add)
-    command(group, "ls")(ls)
-    command(group, "rm")(rm)
-    app.add_typer(group)
+    add_group(app, "peer", "Hosts to exchange artifacts with.", {"add": add, "ls": ls, "rm": rm})
 
 
 def add(

@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
-from kvsync.cli._command import Run, command
+from kvsync.cli._command import Run, add_group
 from kvsync.cli._render import Outcome, Table
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(name="trust", help="Signers whose artifacts count here.", rich_markup_mode=None)
-    command(group, "add")(add)
-    command(group, "ls")(ls)
-    command(group, "rm")(rm)
-    app.add_typer(group)
+    add_group(app, "trust", "Signers whose artifacts count here.", {"add": add, "ls": ls, "rm": rm})
 
 
 def add(

@@ -53,6 +53,8 @@ class DemoResult:
     refusals: dict[str, str]
     live_cache_untouched: bool
     nodes: dict[str, str] = field(default_factory=dict)
+    kept: str | None = None
+    """Where the nodes' homes are, when they were to be kept."""
 
     EXPECTED_REFUSALS: ClassVar[dict[str, str]] = {
         "flipped byte in a stored chunk": "integrity.chunk",
@@ -109,4 +111,5 @@ class DemoResult:
             "refusals": dict(self.refusals),
             "live_cache_untouched": self.live_cache_untouched,
             "nodes": dict(self.nodes),
+            "kept": self.kept,
         }

@@ -113,6 +113,7 @@ def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
             refusals=refusals,
             live_cache_untouched=bool(refused["untouched"]) and refused["control"] == "accepted",
             nodes={node.name: f"{node.address} {node.keys.peer.public}" for node in (a, b, c)},
+            kept=str(root) if options.keep else None,
         )
 
 
@@ -122,7 +123,7 @@ def specification() -> Path:
     for path in (package / "SPEC.md", package.parent / "SPEC.md"):
         if path.exists():
             return path
-    raise NotFoundError("file.missing", "the specification is not installed", hint="name a text with --document")
+    raise NotFoundError("file.missing", "the specification is not installed", hint="name a text with --doc")
 
 
 @contextmanager

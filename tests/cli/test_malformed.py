@@ -214,6 +214,8 @@ CASES = [
         3,
         lambda w: ("compute", w.file("d"), "--model", w.model, "--name", "Bad Name"),
     ),
+    Case("a demo of a missing document", "document.missing", 7, lambda w: ("demo", "--doc", w.tmp / "none.txt")),
+    Case("a demo of a model not fetched", "model.unknown", 7, lambda w: ("demo", "--model", "nomodel")),
     Case("neither artifact nor document", "graft.source", 2, lambda w: ("graft", "--model", w.model)),
     Case(
         "both artifact and document",
