@@ -39,7 +39,7 @@ def demo(
     check held.
     """
     from kvsync import models
-    from kvsync.demo.run import DemoOptions, run_demo
+    from kvsync.demo import DemoOptions, run_demo
 
     if doc is not None:
         read_document(doc)
@@ -55,6 +55,11 @@ def demo(
             keep=keep,
         )
         result = run_demo(options, progress)
+    return outcome(result)
+
+
+def outcome(result: DemoResult) -> Outcome:
+    """The last screen, and a status that is 0 only if every check held."""
     notes = [] if result.kept is None else [f"the nodes' homes are in {result.kept}"]
     return Outcome(result.as_dict(), _screen(result), notes, 0 if result.ok else EXIT_STATUS[IntegrityError])
 
