@@ -15,21 +15,25 @@ import asyncio
 import contextlib
 import json
 import platform
+import resource
 import shutil
 import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from benchmarks import rivals, synthetic
 from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
 from kvsync.store import Store, StoreLimits
-from kvsync_protocol.limits import MiB
+from kvsync_protocol.limits import GiB, MiB
 
 LIMITS: Final = StoreLimits(free_floor_bytes=0)
 MEMORY_BAR_MIB: Final = 96
@@ -70,6 +74,7 @@ async def get(root: Path, provider: Path, address: str, artifact: str, streams: 
 
     home, keys = open_node(root)
     key = open_node(provider)[1].peer.public
+    before = time.process_time()
     with Store.open(home.store_dir, LIMITS) as store:
         report = await pull(
             store,
@@ -80,7 +85,8 @@ async def get(root: Path, provider: Path, address: str, artifact: str, streams: 
             settings=Settings(streams=streams),
             fingerprints=None,
         )
-    print(json.dumps({**report.as_dict(), "peak_rss_mib": peak_rss_mib()}), flush=True)
+    used = time.process_time() - before
+    print(json.dumps({**report.as_dict(), "peak_rss_mib": peak_rss_mib(), "cpu_s": used}), flush=True)
 
 
 class Pair:
@@ -98,12 +104,13 @@ class Pair:
         self.server_peak_mib = 0.0
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[str]:
+    def serving(self) -> Iterator[tuple[str, int]]:
+        """The server's address and process id."""
         command = [sys.executable, "-m", "benchmarks.transfer", "--serve", str(self.provider)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
-            yield str(json.loads(process.stdout.readline())["address"])
+            yield str(json.loads(process.stdout.readline())["address"]), process.pid
             rest, _ = process.communicate(timeout=30)
             self.server_peak_mib = float(json.loads(rest)["peak_rss_mib"])
         finally:
@@ -118,51 +125,74 @@ class Pair:
         return dict(json.loads(done.stdout))
 
 
+class Speed:
+    """MB/s and CPU seconds of each tool, round by round, over the same number of bytes."""
+
+    TOOLS: Final = ("kvsync", "curl_file", "iperf3", "curl_null")
+
+    def __init__(self, pair: Pair, address: str, server: int, web: Path, url: str, nginx: int, streams: int) -> None:
+        self._pair, self._address, self._server, self._streams = pair, address, server, streams
+        self._web, self._url, self._nginx = web, url, nginx
+        self.mb_per_s: dict[str, list[float]] = {tool: [] for tool in self.TOOLS}
+        self.cpu_s_per_gib: dict[str, list[float]] = {tool: [] for tool in self.TOOLS}
+
+    def run(self, tool: str) -> None:
+        serving = self._server if tool == "kvsync" else self._nginx
+        before = cpu_s(serving), cpu_of_children()
+        own = None
+        match tool:
+            case "kvsync":
+                report = self._pair.pull(self._address, self._streams)
+                speed, own = self._pair.bytes / 1e6 / report["seconds"], float(report["cpu_s"])
+            case "iperf3":
+                speed = rivals.iperf3(self._pair.bytes)
+            case "curl_file":
+                speed = rivals.curl(self._url, self._web, self._web / "out")
+                (self._web / "out").unlink()
+            case _:
+                speed = rivals.curl(self._url, self._web, Path("/dev/null"))
+        used = cpu_s(serving) - before[0] + (cpu_of_children() - before[1] if own is None else own)
+        self.mb_per_s[tool].append(speed)
+        self.cpu_s_per_gib[tool].append(used / (self._pair.bytes / GiB))
+
+    def forget(self) -> None:
+        for values in (*self.mb_per_s.values(), *self.cpu_s_per_gib.values()):
+            values.clear()
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and the children it has now."""
+    process = psutil.Process(pid)
+    times = [p.cpu_times() for p in (process, *process.children())]
+    return float(sum(t.user + t.system for t in times))
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of this process's children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def measure_speed(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
     """Medians over `rounds`, every tool once per round, in alternating order."""
-    pair = Pair(root / "speed", mib)
-    found: dict[str, list[float]] = {
-        "kvsync": [],
-        "kvsync_moving": [],
-        "iperf3": [],
-        "curl_file": [],
-        "curl_null": [],
-    }
-    web = root / "nginx"
-    with pair.serving() as address, rivals.nginx(web, pair.bytes) as url:
-
-        def run(tool: str) -> None:
-            match tool:
-                case "kvsync":
-                    report = pair.pull(address, streams)
-                    found["kvsync"].append(pair.bytes / 1e6 / report["seconds"])
-                    found["kvsync_moving"].append(report["mb_per_s"])
-                case "iperf3":
-                    found["iperf3"].append(rivals.iperf3(pair.bytes))
-                case "curl_file":
-                    found["curl_file"].append(rivals.curl(url, web, web / "out"))
-                    (web / "out").unlink()
-                case "curl_null":
-                    found["curl_null"].append(rivals.curl(url, web, Path("/dev/null")))
-
-        tools = ["kvsync", "curl_file", "iperf3", "curl_null"]
-        for tool in tools:  # warm up: page cache, CPU clock
-            run(tool)
-        for values in found.values():
-            values.clear()
+    pair, web = Pair(root / "speed", mib), root / "nginx"
+    with pair.serving() as (address, server), rivals.nginx(web, pair.bytes) as (url, nginx):
+        speed = Speed(pair, address, server, web, url, nginx, streams)
+        for tool in speed.TOOLS:  # warm up: page cache, CPU clock
+            speed.run(tool)
+        speed.forget()
         for number in range(rounds):
-            for tool in tools if number % 2 == 0 else reversed(tools):
-                run(tool)
-    medians = {tool: statistics.median(values) for tool, values in found.items()}
+            for tool in speed.TOOLS if number % 2 == 0 else reversed(speed.TOOLS):
+                speed.run(tool)
+    medians = {tool: statistics.median(values) for tool, values in speed.mb_per_s.items()}
     return {
         "bytes": pair.bytes,
         "streams": streams,
         "rounds": rounds,
         "mb_per_s": {tool: round(value, 1) for tool, value in medians.items()},
-        "all_mb_per_s": {tool: [round(value, 1) for value in values] for tool, values in found.items()},
-        "ratio_to": {
-            tool: round(medians["kvsync"] / medians[tool], 3) for tool in ("curl_file", "curl_null", "iperf3")
-        },
+        "all_mb_per_s": {tool: [round(value, 1) for value in values] for tool, values in speed.mb_per_s.items()},
+        "cpu_s_per_gib": {tool: round(statistics.median(values), 2) for tool, values in speed.cpu_s_per_gib.items()},
+        "ratio_to": {tool: round(medians["kvsync"] / medians[tool], 3) for tool in speed.TOOLS[1:]},
     }
 
 
@@ -171,7 +201,7 @@ def measure_memory(root: Path, sizes: list[int], streams: int) -> dict[str, Any]
     peaks = {}
     for mib in (1, *sizes):
         pair = Pair(root / f"memory-{mib}", mib)
-        with pair.serving() as address:
+        with pair.serving() as (address, _):
             getter = float(pair.pull(address, streams)["peak_rss_mib"])
         peaks[mib] = {"server": pair.server_peak_mib, "getter": getter, "mib": pair.bytes / MiB}
         shutil.rmtree(root / f"memory-{mib}")
@@ -198,7 +228,8 @@ def show(result: dict[str, Any]) -> None:
         ("iperf3", "plain TCP, one stream, thrown away"),
     ):
         ratio = "" if tool == "kvsync" else f"kvsync is {speed['ratio_to'][tool]:.2f} of it"
-        print(f"  {tool:10} {speed['mb_per_s'][tool]:8.0f} MB/s   {note:60} {ratio}")
+        numbers = f"{speed['mb_per_s'][tool]:8.0f} MB/s {speed['cpu_s_per_gib'][tool]:6.2f} CPU s/GiB"
+        print(f"  {tool:10} {numbers}   {note:58} {ratio}")
     print(f"\npeak memory, growth over a tiny artifact (bar: {MEMORY_BAR_MIB} MiB)")
     for size, sides in memory["growth_mib"].items():
         print(f"  {size:>6} MiB   server {sides['server']:6.1f} MiB   getter {sides['getter']:6.1f} MiB")

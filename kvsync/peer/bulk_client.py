@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from collections import deque
 from typing import Final
 
@@ -18,7 +17,7 @@ from kvsync.pack import codec
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
 from kvsync.peer.remote_errors import bulk_error
-from kvsync.peer.stream import SecureStream, stream_error
+from kvsync.peer.stream import SecureStream, buffer, stream_error
 from kvsync_protocol.bulk import (
     ALPN,
     MAX_WIRE_BYTES,
@@ -40,8 +39,6 @@ PIPELINE_RTT_S: Final = 0.002
 Below it the gap between two chunks costs less than a percent, and with one request at a time a killed
 getter loses at most the one chunk that each stream was fetching."""
 
-_MIN_RTT_AT: Final = 148
-"""Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
 _ALERT_S: Final = 1.0
 """Longest wait for a refusal; it comes within a round trip."""
 
@@ -60,7 +57,7 @@ class BulkConnection:
         self._stream: SecureStream | None = None
         self._aborted = False
         self._asked: deque[BulkRequest] = deque()
-        self._chunk = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded bodies only
         self.depth = 1
         """Requests worth having under way at once."""
@@ -85,8 +82,8 @@ class BulkConnection:
         except BaseException:
             secured.close()
             raise
-        self.depth = 2 if _round_trip_s(secured) >= PIPELINE_RTT_S else 1
         self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline)
+        self.depth = 2 if self._stream.round_trip_s >= PIPELINE_RTT_S else 1
         if self._aborted:
             self.abort()
 
@@ -147,7 +144,7 @@ class BulkConnection:
             self._opened().read_into(view)
             return view, size
         if self._body is None:
-            self._body = memoryview(bytearray(MAX_WIRE_BYTES))
+            self._body = buffer(MAX_WIRE_BYTES)
         body = self._body[: reply.length]
         self._opened().read_into(body)
         codec.decode(body, reply.encoding, view)
@@ -199,11 +196,3 @@ class BulkConnection:
         if self._stream is None:
             raise UnavailableError("peer.closed", "the connection is not open")
         return self._stream
-
-
-def _round_trip_s(connection: socket.socket) -> float:
-    """The kernel's least measured round-trip time (tcp_info.tcpi_min_rtt), which a busy CPU does not lengthen."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
-    if len(info) < _MIN_RTT_AT + 4:
-        return 0.0
-    return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6

@@ -17,18 +17,19 @@ from typing import Final
 from kvsync.config import Settings
 from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.pack import codec
-from kvsync.peer.chunk_file import read_chunk
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.stream import SecureStream, buffer
 from kvsync.store import Store
 from kvsync_protocol.bulk import (
     ALPN,
     MAX_WIRE_BYTES,
+    REPLY_BYTES,
     REQUEST_BYTES,
     BulkReply,
     BulkRequest,
@@ -65,7 +66,7 @@ class BulkSession:
         self.entry = Connection(key, stream.abort, lambda: None)  # `wake` drains all sessions at once
         self._wake = wake
         self._held: OrderedDict[ArtifactId, tuple[LeafTable, ExitStack]] = OrderedDict()
-        self._chunk = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded PUTs only
 
     def run(self) -> None:
@@ -101,14 +102,15 @@ class BulkSession:
             if leaf is None:
                 self._reply(Status.NOT_FOUND)
                 return
-            data = read_chunk(self.store, leaf, self._chunk)
+            chunk = ChunkFile(self.store, leaf)
         except NotFoundError:
             self._reply(Status.NOT_FOUND)
         except CodedError as error:
             log.error("chunk %d of %s cannot be served: %s", request.index, request.artifact.short, error)
             self._reply(Status.FAILED)
         else:
-            self.send_chunk(request, data)
+            with chunk:
+                self.send_chunk(request, chunk)
 
     def _leaf(self, request: BulkRequest) -> Leaf | None:
         if request.artifact not in self._held:
@@ -124,14 +126,25 @@ class BulkSession:
         _, (_, stack) = self._held.popitem(last=False)
         stack.close()
 
-    def send_chunk(self, request: BulkRequest, data: memoryview) -> None:
-        """Answer a GET with `data`, encoded as asked where that makes it smaller."""
-        encoding, body = Encoding.IDENTITY, data
+    def send_chunk(self, request: BulkRequest, chunk: ChunkFile) -> None:
+        """Answer a GET, encoded as asked where that makes it smaller.
+
+        A file that turns out damaged after the first piece ends the connection: the getter must not take
+        what is there for a chunk.
+        """
         if request.encoding is not Encoding.IDENTITY:
-            encoded = memoryview(codec.encode(data, request.encoding))
-            if len(encoded) < len(data):
-                encoding, body = request.encoding, encoded
-        self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
+            data = chunk.whole(self._chunk)
+            body = memoryview(codec.encode(data, request.encoding))
+            encoding = request.encoding if len(body) < len(data) else Encoding.IDENTITY
+            body = body if encoding is request.encoding else data
+            self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
+            return
+        # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
+        self._chunk[:REPLY_BYTES] = BulkReply(Status.OK, Encoding.IDENTITY, chunk.size).encode()
+        first = REPLY_BYTES
+        for piece in chunk.pieces(self._chunk[REPLY_BYTES:]):
+            self.stream.write(self._chunk[REPLY_BYTES - first : REPLY_BYTES + len(piece)])
+            first = 0
 
     # PUT
 
@@ -166,7 +179,7 @@ class BulkSession:
             body = self._chunk[: request.length]
         else:
             if self._body is None:
-                self._body = memoryview(bytearray(MAX_WIRE_BYTES))
+                self._body = buffer(MAX_WIRE_BYTES)
             body = self._body[: request.length]
         self.stream.read_into(body)
         return body

@@ -1,4 +1,4 @@
-"""A stored chunk's bytes for sending: exactly as many as its leaf says, in a buffer that is reused.
+"""A stored chunk for sending: exactly as many bytes as its leaf says, in pieces that stay in the CPU's cache.
 
 They are not hashed: the receiver hashes every byte, and a hash here could not replace that.
 """
@@ -6,30 +6,68 @@ They are not hashed: the receiver hashes every byte, and a hash here could not r
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
 
 from kvsync.errors import StoreError
 from kvsync.store import Store
 from kvsync_protocol.leaves import Leaf
+from kvsync_protocol.limits import KiB
+
+PIECE_BYTES: Final = 256 * KiB
 
 
-def read_chunk(store: Store, leaf: Leaf, buffer: memoryview) -> memoryview:
-    """The chunk of `leaf` in the first bytes of `buffer`.
+class ChunkFile:
+    """One chunk, open for reading. Context manager.
 
     Raises:
         NotFoundError: `store.unknown_chunk`.
-        StoreError: `store.damaged_chunk` when the file has another size, `store.unreadable`.
+        StoreError: `store.damaged_chunk` when the file has another size than the leaf.
     """
-    view = buffer[: leaf.size]
-    descriptor = store.open_chunk(leaf.digest)
-    try:
-        at = os.preadv(descriptor, [view], 0)
-        while 0 < at < leaf.size:
-            got = os.preadv(descriptor, [view[at:]], at)
-            at = at + got if got else 0
-        if at != leaf.size or os.fstat(descriptor).st_size != leaf.size:
-            raise StoreError("store.damaged_chunk", "a chunk file has the wrong size", hint="kvsync fsck --repair")
-    except OSError as error:
-        raise StoreError("store.unreadable", f"a chunk cannot be read: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-    return view
+
+    def __init__(self, store: Store, leaf: Leaf) -> None:
+        self.size = leaf.size
+        self._descriptor = store.open_chunk(leaf.digest)
+        if os.fstat(self._descriptor).st_size != leaf.size:
+            os.close(self._descriptor)
+            raise _damaged()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def pieces(self, buffer: memoryview) -> Iterator[memoryview]:
+        """All bytes in order, each piece in `buffer` until the next is asked for.
+
+        Raises:
+            StoreError: `store.damaged_chunk`, `store.unreadable`, also after the first piece.
+        """
+        at = 0
+        while at < self.size:
+            yield self._read(buffer[: min(len(buffer), PIECE_BYTES, self.size - at)], at)
+            at += min(len(buffer), PIECE_BYTES, self.size - at)
+
+    def whole(self, buffer: memoryview) -> memoryview:
+        """All bytes at once, in the first ones of `buffer`. Raises as `pieces`."""
+        return self._read(buffer[: self.size], 0)
+
+    def _read(self, view: memoryview, offset: int) -> memoryview:
+        at = 0
+        while at < len(view):
+            try:
+                got = os.preadv(self._descriptor, [view[at:]], offset + at)
+            except OSError as error:
+                raise StoreError("store.unreadable", f"a chunk cannot be read: {error.strerror}") from error
+            if not got:
+                raise _damaged()
+            at += got
+        return view
+
+
+def _damaged() -> StoreError:
+    return StoreError("store.damaged_chunk", "a chunk file has the wrong size", hint="kvsync fsck --repair")

@@ -6,9 +6,11 @@ Knows nothing of what the bytes mean.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import select
 import socket
 import ssl
+import struct
 import time
 from typing import Final, NoReturn
 
@@ -19,8 +21,19 @@ from kvsync_protocol.limits import KiB
 
 LEAST_RATE: Final = 32 * KiB
 """Bytes per second. Slower is as good as stalled: a byte now and then must not hold a connection."""
-_PIECE: Final = 256 * KiB
+NEAR_S: Final = 0.0002
+NEAR_BUFFER_BYTES: Final = 128 * KiB
+"""Up to this round-trip time so small a send buffer fills the line, and its bytes are still in the CPU's
+cache when the other side takes them: 8 % more on loopback. Farther away the kernel sizes it."""
+_MIN_RTT_AT: Final = 148
+"""Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
+_PIECE: Final = 512 * KiB
 """Written at once; each piece has a stall timeout of its own."""
+
+
+def buffer(size: int) -> memoryview:
+    """`size` bytes that take no memory before they are used."""
+    return memoryview(mmap.mmap(-1, size))
 
 
 class SecureStream:
@@ -31,6 +44,9 @@ class SecureStream:
         self._stall_s = stall_s
         self._deadline = deadline
         connection.settimeout(stall_s)
+        self.round_trip_s = _round_trip_s(connection)
+        if self.round_trip_s < NEAR_S:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER_BYTES)
 
     def wait(self, wake: int) -> bool:
         """Until there is something to read; False when the descriptor `wake` became readable first.
@@ -146,3 +162,15 @@ def tls_error(error: ssl.SSLError) -> KvsyncError | TrustError:
     if any(name in (error.reason or "") for name in _REFUSALS):
         return TrustError("peer.refused", "the peer does not know this node", hint="kvsync peer add, on the peer")
     return UnavailableError("peer.closed", f"the TLS connection broke: {error.reason or error}")
+
+
+def _round_trip_s(connection: socket.socket) -> float:
+    """The kernel's least measured round-trip time (tcp_info.tcpi_min_rtt), which a busy CPU does not lengthen.
+
+    Infinity where there is no telling.
+    """
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+        return float(struct.unpack_from("=I", info, _MIN_RTT_AT)[0]) / 1e6
+    except (OSError, struct.error):
+        return float("inf")

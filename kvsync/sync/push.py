@@ -13,8 +13,9 @@ from kvsync.config import Settings
 from kvsync.errors import PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, Peer
 from kvsync.peer.bulk_client import BulkConnection
-from kvsync.peer.chunk_file import read_chunk
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
+from kvsync.peer.stream import buffer
 from kvsync.progress import Progress, silent
 from kvsync.store import Store, StoredArtifact, StoredRef
 from kvsync.sync.plan import Plan
@@ -127,11 +128,12 @@ class _PushStream(Stream):
         self._store = store
         self._artifact = artifact
         self._encoding = transfer.encoding
-        self._buffer = memoryview(bytearray(MAX_CHUNK_BYTES))
+        self._buffer = buffer(MAX_CHUNK_BYTES)
         self._wire: dict[int, int] = {}
 
     def begin(self, index: int) -> None:
-        data = read_chunk(self._store, self.plan.leaf(index), self._buffer)
+        with ChunkFile(self._store, self.plan.leaf(index)) as chunk:
+            data = chunk.whole(self._buffer)
         self._wire[index] = self.connection.send(self._artifact, index, data, self._encoding)
 
     def finish(self, index: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvsync.peer.bulk_server import BulkLane, BulkSession
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.control import ControlLane
 from kvsync.peer.server import PeerServer
 from kvsync.peer.stream import SecureStream
@@ -33,7 +34,6 @@ class Faults:
     leaves: set[int] | None = None
     served: list[str] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
-    chunk_bytes: int = 0
 
 
 class FaultyControl(ControlLane):
@@ -59,14 +59,13 @@ class FaultyControl(ControlLane):
 class FaultySession(BulkSession):
     faults = Faults()
 
-    def send_chunk(self, request: BulkRequest, data: memoryview) -> None:
+    def send_chunk(self, request: BulkRequest, chunk: ChunkFile) -> None:
         self.faults.chunks.append(request.index)
-        self.faults.chunk_bytes += len(data)
         faulty = self.faults.leaves is None or request.index in self.faults.leaves
         if faulty and self.faults.chunk is not None:
-            self.faults.chunk(self, request, data)
+            self.faults.chunk(self, request, chunk.whole(memoryview(bytearray(chunk.size))))
         else:
-            super().send_chunk(request, data)
+            super().send_chunk(request, chunk)
 
 
 class FaultyLane(BulkLane):
