@@ -84,8 +84,12 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("length", WHOLE)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+LONGER = ("inside the third block", "several windows long, several blocks to come")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length"), [*((DType.F32, length) for length in WHOLE), *((DType.BF16, length) for length in LONGER)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_whole_document_restored_continues_like_a_fresh_one(
     family: str, dtype: DType, length: str, tiny: Models, store: Store
@@ -108,8 +112,7 @@ def test_a_whole_document_restored_continues_like_a_fresh_one(
     assert carry_on(graft_engine, grafted, following, schedule) == expected
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize(("dtype", "blocks"), [(DType.F32, 1), (DType.F32, 4), (DType.BF16, 2)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_full_blocks_of_another_document_restored_continue_like_a_fresh_run(
     family: str, dtype: DType, blocks: int, tiny: Models, store: Store
