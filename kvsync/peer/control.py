@@ -265,18 +265,16 @@ class ControlLane:
         return await self._send(request, accepted.encode(), "application/json")
 
     def _judge_offer(self, key: PublicKey, body: bytes) -> Accepted:
-        envelope = Envelope.parse(body)
-        manifest = Manifest.parse(envelope.verify(PAYLOAD_TYPE, self._trust.keys()))
+        envelope, trusted = Envelope.parse(body), self._trust.keys()
+        manifest = Manifest.parse(envelope.verify(PAYLOAD_TYPE, trusted))
         if manifest.tree.total_bytes > self._settings.max_artifact_bytes:
             raise PolicyError(
                 "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
             )
-        try:
-            self.store.artifact(manifest.artifact)
-        except NotFoundError:
-            self._offers.open(key, envelope, manifest)
+        if self.store.whole(manifest.artifact) is None:
+            self._offers.open(key, envelope.endorsed(trusted), manifest)
             return Accepted(manifest.artifact, complete=False)
-        self.store.add_signatures(envelope)
+        self.store.add_signatures(envelope, trusted)
         return Accepted(manifest.artifact, complete=True)
 
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
@@ -309,28 +307,33 @@ class ControlLane:
 
     def _commit(self, key: PublicKey, artifact: ArtifactId, commit: Commit) -> Accepted:
         """Publish what was offered, then the ref; a ref alone may be sent for what is here already."""
-        ref, signer = self._judge_ref(artifact, commit)
+        trusted = self._trust.keys()
+        ref, signers = _judge_ref(artifact, commit, trusted)
         try:
             offer = self._offers.find(key, artifact)
         except NotFoundError:
             self.store.artifact(artifact)
         else:
             with offer.use():
+                offer.envelope.verify(PAYLOAD_TYPE, trusted)  # nobody withdrew it since it was offered
                 offer.publish()
             self._offers.end(key, artifact)
-        if commit.ref is not None and ref is not None and signer is not None:
-            self.store.set_ref(ref, commit.ref, signer)
+        if commit.ref is not None and ref is not None:
+            self.store.set_ref(ref, commit.ref, *signers, owners=trusted)
         return Accepted(artifact, complete=True)
 
-    def _judge_ref(self, artifact: ArtifactId, commit: Commit) -> tuple[Ref | None, PublicKey | None]:
-        if commit.ref is None:
-            return None, None
-        verified = commit.ref.verify(REF_TYPE, self._trust.keys())
-        ref = Ref.parse(verified)
-        ref.check_fresh(int(time.time()))
-        if ref.artifact != artifact:
-            raise MismatchError("mismatch.ref", "the name points at another artifact")
-        return ref, verified.signers[0]
+
+def _judge_ref(
+    artifact: ArtifactId, commit: Commit, trusted: frozenset[PublicKey]
+) -> tuple[Ref | None, tuple[PublicKey, ...]]:
+    if commit.ref is None:
+        return None, ()
+    verified = commit.ref.verify(REF_TYPE, trusted)
+    ref = Ref.parse(verified)
+    ref.check_fresh(int(time.time()))
+    if ref.artifact != artifact:
+        raise MismatchError("mismatch.ref", "the name points at another artifact")
+    return ref, verified.signers
 
 
 def _artifact(request: web.Request) -> ArtifactId:

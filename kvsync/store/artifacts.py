@@ -10,6 +10,7 @@ Whether anybody here trusts a signature is not asked: that is the reader's polic
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,7 @@ from kvsync_protocol.errors import IntegrityError, ProtocolError
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_LEAF_TABLE_BYTES, MAX_TOKEN_BYTES
 from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.signing import PublicKey
 
 ENVELOPE: Final = "envelope.json"
 LEAVES: Final = "leaves"
@@ -176,13 +178,17 @@ class ArtifactFiles:
         self._folder.sync()
         source.sync()
 
-    def merge(self, envelope: Envelope) -> Envelope:
-        """Add signatures to a stored envelope. Raises NotFoundError `store.unknown_artifact`."""
+    def merge(self, envelope: Envelope, keys: Collection[PublicKey] = ()) -> Envelope:
+        """Add signatures, which somebody has judged, to a stored envelope; those of `keys` are never crowded out.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+        """
         artifact = ArtifactId(sha256(envelope.payload))
         held = Envelope.parse(self.read(artifact, ENVELOPE, MAX_ENVELOPE_BYTES))
         if (held.payload_type, held.payload) != (envelope.payload_type, envelope.payload):
             raise UsageError("store.envelope", "the envelope is of another payload than the stored one")
-        merged = held.merged(envelope)
+        merged = held.merged(envelope, keys)
         if merged != held:
             with self.open(artifact) as folder:
                 self._temp.publish(merged.encode(), folder, ENVELOPE)

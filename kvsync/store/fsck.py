@@ -192,7 +192,7 @@ def _check_refs(parts: Parts) -> list[Finding]:
     findings = []
     for name in parts.refs.file_names():
         try:
-            parts.refs.check(name)
+            parts.refs.check_file(name)
         except StoreError as error:
             findings.append(Finding(error.code, f"refs/{name}", error.message))
     return findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Final
 
 from kvsync.errors import UsageError
@@ -16,7 +17,7 @@ _HEX: Final = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})", re.ASCII)
 
 
 def resolve(parts: Parts, name_or_id: str) -> ArtifactId:
-    """A full id first, then a name, then the beginning of an id: a name never shadows a full id.
+    """A full id, else a name or the beginning of an id: whoever gives names shadows no id by them.
 
     Raises as `Store.resolve`.
     """
@@ -28,19 +29,26 @@ def resolve(parts: Parts, name_or_id: str) -> ArtifactId:
                 raise unknown(artifact)
         return artifact
     held = parts.refs.get(name_or_id)
-    if held is not None:
-        return held.artifact
-    if digits is None:
+    if held is None and digits is None:
         raise unknown_name(name_or_id)
-    with parts.index.reading() as db:
-        found = records.ids_with_prefix(db, digits[1])
+    named = set() if held is None else {held.artifact}
+    found = sorted(named | _beginning_with(parts, digits[1] if digits else None))
     if len(found) > 1:
         raise UsageError(
             "store.ambiguous",
-            f"{name_or_id!r} begins {len(found)} artifact ids",
+            f"{name_or_id!r} can mean {len(found)} artifacts",
             hint="give more digits",
             candidates=[str(artifact) for artifact in found],
         )
     if not found:
         raise unknown_name(name_or_id)
+    if held is not None:
+        held.ref.check_fresh(int(time.time()))
     return found[0]
+
+
+def _beginning_with(parts: Parts, digits: str | None) -> set[ArtifactId]:
+    if digits is None:
+        return set()
+    with parts.index.reading() as db:
+        return set(records.ids_with_prefix(db, digits))

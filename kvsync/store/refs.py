@@ -1,14 +1,16 @@
 """Refs on disk: one file per name, with the highest sequence seen of every signer.
 
     refs/<SHA-256 of the name>.json   {"version", "name", "current": envelope or null, "signer",
-                                       "sequences": {signer: highest sequence seen}}
+                                       "sequences": [{signer, highest sequence seen, its artifact}]}
 
-The sequences outlive the ref: removing it does not let an older one back in. The file is the only
-record; it is written under the index's transaction.
+The sequences outlive the ref: removing it does not let an older one back in. A name belongs to the keys that
+signed what it stands for now, so that one trusted signer's names are not another's to move. The file is the
+only record; it is written under the index's transaction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kvsync.errors import NotFoundError, StoreError
@@ -28,13 +30,37 @@ _END = ".json"
 
 @dataclass(frozen=True, slots=True)
 class StoredRef:
-    """A name, what it stands for, and who said so in `envelope`."""
+    """A name, what it stands for until when (Unix time, or None), and who said so in `envelope`.
+
+    `signers` are all the keys that count as its owners, `signer` the first of them.
+    """
 
     name: str
     artifact: ArtifactId
     sequence: int
-    signer: PublicKey
+    expires: int | None
+    signers: tuple[PublicKey, ...]
     envelope: Envelope
+
+    @property
+    def signer(self) -> PublicKey:
+        return self.signers[0]
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, self.artifact, self.sequence, self.expires)
+
+    @classmethod
+    def of(cls, ref: Ref, signers: tuple[PublicKey, ...], envelope: Envelope) -> StoredRef:
+        return cls(ref.name, ref.artifact, ref.sequence, ref.expires, signers, envelope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The highest sequence of one signer, and what it stood for; files of before that was kept do not say."""
+
+    sequence: int
+    artifact: ArtifactId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +68,7 @@ class _State:
     """What is remembered of a name, whether or not it stands for anything now."""
 
     current: StoredRef | None
-    sequences: dict[str, int]
+    seen: dict[str, _Seen]
 
 
 class RefFiles:
@@ -64,49 +90,75 @@ class RefFiles:
     def sequence(self, name: str, signer: PublicKey) -> int:
         """The highest sequence seen of `signer` for `name`, 0 for none."""
         state = self._read(_file(name))
-        return state.sequences.get(str(signer), 0) if state else 0
+        last = state.seen.get(str(signer)) if state else None
+        return last.sequence if last else 0
 
-    def set(self, ref: Ref, envelope: Envelope, signer: PublicKey) -> None:
+    def check(self, ref: Ref, signers: Collection[PublicKey], owners: Collection[PublicKey]) -> None:
+        """Raises as `set`, changing nothing; the signatures are not looked at."""
+        self._judge(ref, signers, owners)
+
+    def set(
+        self, ref: Ref, envelope: Envelope, signers: Collection[PublicKey], owners: Collection[PublicKey] = ()
+    ) -> None:
         """Let the name stand for the artifact; the same ref again changes nothing.
+
+        `signers` all have signed. A name that one of `owners` has given is moved by a ref of the same key only.
 
         Raises:
             TrustError: `trust.payload_type`, `trust.untrusted_signer` when `envelope` is not this ref
-                signed by `signer`; `trust.rollback` when the signer's sequence is not above the last,
-                or repeats it for something else.
+                signed by all `signers`; `trust.rollback` when a signer's sequence is below the last,
+                or repeats it for something else; `trust.ref_owner` for another's name.
         """
-        verified = envelope.verify(ref_format.PAYLOAD_TYPE, {signer})
+        verified = envelope.verify(ref_format.PAYLOAD_TYPE, signers, threshold=len(set(signers)))
         if Ref.parse(verified) != ref:
             raise TrustError("trust.untrusted_signer", "the envelope holds another ref")
-        state = self._read(_file(ref.name)) or _State(None, {})
-        last = state.sequences.get(str(signer), 0)
-        held = state.current
-        if held is not None and (held.artifact, held.sequence, held.signer) == (ref.artifact, ref.sequence, signer):
+        state = self._judge(ref, signers, owners)
+        current = StoredRef.of(ref, verified.signers, envelope.endorsed(signers))
+        if state.current == current:
             return
-        if ref.sequence <= last:
-            raise TrustError(
-                "trust.rollback",
-                f"{ref.name} has sequence {ref.sequence}, but {last} of the same signer was seen",
-                hint="the sender's copy is outdated, or somebody replays an old one",
-                name=ref.name,
-                sequence=ref.sequence,
-                seen=last,
-            )
-        if len(state.sequences) >= MAX_LIST_ENTRIES and str(signer) not in state.sequences:
+        seen = {**state.seen, **{str(signer): _Seen(ref.sequence, ref.artifact) for signer in signers}}
+        if len(seen) > MAX_LIST_ENTRIES:
             raise StoreError("store.ref_signers", f"{ref.name} was signed by more than {MAX_LIST_ENTRIES} keys")
-        current = StoredRef(ref.name, ref.artifact, ref.sequence, signer, envelope)
-        self._write(ref.name, _State(current, {**state.sequences, str(signer): ref.sequence}))
+        self._write(ref.name, _State(current, seen))
+
+    def _judge(self, ref: Ref, signers: Collection[PublicKey], owners: Collection[PublicKey]) -> _State:
+        """The state of the ref's name, if it may be moved to this ref."""
+        state = self._read(_file(ref.name)) or _State(None, {})
+        for signer in signers:
+            last = state.seen.get(str(signer), _Seen(0, None))
+            again = state.current is None or state.current.ref == ref
+            if ref.sequence < last.sequence + (not again) or (
+                ref.sequence == last.sequence and ref.artifact != last.artifact
+            ):
+                raise TrustError(
+                    "trust.rollback",
+                    f"{ref.name} has sequence {ref.sequence}, but {last.sequence} of the same signer was seen",
+                    hint="the sender's copy is outdated, or somebody replays an old one",
+                    name=ref.name,
+                    sequence=ref.sequence,
+                    seen=last.sequence,
+                )
+        held = state.current
+        if held is not None and set(held.signers) & set(owners) and not set(held.signers) & set(signers):
+            raise TrustError(
+                "trust.ref_owner",
+                f"{ref.name} is a name that another signer has given, {held.signer.key_id}",
+                hint="remove it here to take the other's, or ask for the artifact by its id",
+                name=ref.name,
+            )
+        return state
 
     def remove(self, name: str) -> None:
         """Let the name stand for nothing. Raises NotFoundError `store.unknown_name`."""
         state = self._read(_file(name))
         if state is None or state.current is None:
             raise unknown_name(name)
-        self._write(name, _State(None, state.sequences))
+        self._write(name, _State(None, state.seen))
 
     def file_names(self) -> list[str]:
         return [name for name in self._folder.names() if name.endswith(_END)]
 
-    def check(self, file_name: str) -> None:
+    def check_file(self, file_name: str) -> None:
         """Raises StoreError `store.ref_damaged` unless the file is a ref's."""
         self._read(file_name)
 
@@ -117,7 +169,10 @@ class RefFiles:
             "name": name,
             "current": current.envelope.encode().decode() if current else None,
             "signer": str(current.signer) if current else None,
-            "sequences": [{"signer": signer, "sequence": number} for signer, number in state.sequences.items()],
+            "sequences": [
+                {"signer": signer, "sequence": last.sequence, "artifact": last.artifact and str(last.artifact)}
+                for signer, last in state.seen.items()
+            ],
         }
         self._temp.publish(strictjson.dumps(content), self._folder, _file(name))
         self._folder.sync()
@@ -141,11 +196,13 @@ def _parse(data: bytes, file_name: str) -> _State:
     fields = strictjson.Fields(strictjson.loads(data, limit=MAX_JSON_BYTES, what=file_name), "ref")
     fields.integer("version", 1, 1)
     name = check_name(fields.string("name", limit=4 * MAX_NAME_CHARS))
-    sequences = {}
+    seen = {}
     for entry in fields.array("sequences", limit=MAX_LIST_ENTRIES):
         member = strictjson.Fields(entry, "ref")
         signer = str(PublicKey.parse(member.take("signer")))
-        sequences[signer] = member.integer("sequence", 1, strictjson.MAX_SAFE_INTEGER)
+        number = member.integer("sequence", 1, strictjson.MAX_SAFE_INTEGER)
+        digest = member.optional("artifact", member.digest)
+        seen[signer] = _Seen(number, None if digest is None else ArtifactId(digest))
         member.done()
     text = fields.optional("current", lambda key: fields.string(key, limit=MAX_JSON_BYTES))
     by = fields.optional("signer", lambda key: PublicKey.parse(fields.take(key)))
@@ -154,10 +211,10 @@ def _parse(data: bytes, file_name: str) -> _State:
     if text is not None and by is not None:
         envelope = Envelope.parse(text.encode())
         ref = Ref.parse(envelope.verify(ref_format.PAYLOAD_TYPE, {by}))
-        current = StoredRef(ref.name, ref.artifact, ref.sequence, by, envelope)
+        current = StoredRef.of(ref, envelope.signers({by, *map(PublicKey.parse, seen)}), envelope)
     if _file(name) != file_name or (current is not None and current.name != name):
         raise TrustError("trust.ref_name", "it is the file of another name")
-    return _State(current, sequences)
+    return _State(current, seen)
 
 
 def _file(name: str) -> str:

@@ -5,7 +5,7 @@ Several processes and threads may use one store at once; an open `Store` must no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,6 +88,19 @@ class Store:
                 raise unknown(artifact)
         return self._parts.files.load(artifact, pinned=self._parts.is_pinned(artifact))
 
+    def whole(self, artifact: ArtifactId) -> StoredArtifact | None:
+        """An artifact with sound files and every chunk in its full size, or None; no chunk is read."""
+        try:
+            stored, table, _tokens = self._parts.files.verify(artifact)
+        except NotFoundError:
+            return None
+        except (ProtocolError, StoreError) as error:
+            if not is_damage(error):
+                raise
+            return None
+        sizes = self._parts.chunks.sizes(leaf.digest for leaf in table.leaves)
+        return stored if all(sizes.get(leaf.digest) == leaf.size for leaf in table.leaves) else None
+
     def open_chunk(self, digest: Digest) -> int:
         """A descriptor for reading a chunk; the caller closes it, and checks what it reads.
 
@@ -146,28 +159,36 @@ class Store:
         """
         return ComputeDraft(self._parts, plan, expected_bytes, deadline)
 
-    def add_signatures(self, envelope: Envelope) -> None:
-        """Merge signatures, which the caller has judged, into a stored envelope.
+    def add_signatures(self, envelope: Envelope, keys: Collection[PublicKey]) -> None:
+        """Merge the valid signatures of `keys`, and no others, into a stored envelope.
 
         Raises:
             NotFoundError: `store.unknown_artifact`.
+            TrustError: `trust.untrusted_signer` when none of `keys` has signed.
         """
-        artifact = ArtifactId(sha256(envelope.payload))
+        artifact, judged = ArtifactId(sha256(envelope.payload)), envelope.endorsed(keys)
         with self._parts.index.writing() as db:
-            self._parts.files.merge(envelope)
+            self._parts.files.merge(judged, keys)
             records.set_meta_bytes(db, artifact, self._parts.files.meta_bytes(artifact))
 
     # names, pins, removal
 
-    def set_ref(self, ref: Ref, envelope: Envelope, signer: PublicKey) -> None:
+    def set_ref(self, ref: Ref, envelope: Envelope, *signers: PublicKey, owners: Collection[PublicKey] = ()) -> None:
         """Let a name stand for an artifact, here or not.
 
+        What one of `owners` (the trusted keys, where a peer brings the ref) has named is not moved by others.
+
         Raises:
-            TrustError: `trust.untrusted_signer` unless `signer` signed this very ref in `envelope`;
-                `trust.rollback` for a sequence of that signer that is not above the last one seen.
+            TrustError: `trust.untrusted_signer` unless all `signers` signed this very ref in `envelope`;
+                `trust.rollback` for a sequence below the last one seen of any of them, or equal to it for
+                another artifact; `trust.ref_owner`.
         """
         with self._parts.index.writing():
-            self._parts.refs.set(ref, envelope, signer)
+            self._parts.refs.set(ref, envelope, signers, owners)
+
+    def check_ref(self, ref: Ref, signers: Collection[PublicKey], owners: Collection[PublicKey] = ()) -> None:
+        """Raises what `set_ref` would, the signatures aside."""
+        self._parts.refs.check(ref, signers, owners)
 
     def remove_ref(self, name: str) -> None:
         """Forget what a name stands for, but not its sequences. Raises NotFoundError `store.unknown_name`."""
@@ -189,7 +210,8 @@ class Store:
 
         Raises:
             NotFoundError: `store.unknown_artifact`, `store.unknown_name`.
-            UsageError: `store.ambiguous` when several artifacts begin with these digits.
+            TrustError: `trust.expired` for a name past its expiry.
+            UsageError: `store.ambiguous` when these digits begin several artifacts, or one and are another's name.
         """
         return names.resolve(self._parts, name_or_id)
 

@@ -56,25 +56,27 @@ class Policies:
         self.allow("signer", f"signed by {', '.join(key.key_id for key in verified.signers)}")
         return manifest
 
-    def ref(self, envelope: Envelope, keys: Collection[PublicKey], name: str, store: Store) -> tuple[Ref, PublicKey]:
-        """What a name stands for, and who says so; expired ones and sequences below one seen are refused.
+    def ref(
+        self, envelope: Envelope, keys: Collection[PublicKey], name: str, store: Store
+    ) -> tuple[Ref, tuple[PublicKey, ...]]:
+        """What a name stands for, and who says so; expired, outdated and strangers' ones are refused.
 
         Raises:
             TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.rollback`, `trust.expired`,
-                `trust.ref_name`.
+                `trust.ref_name`, `trust.ref_owner`.
         """
         verified = envelope.verify(ref_format.PAYLOAD_TYPE, keys)
-        ref, signer = Ref.parse(verified), verified.signers[0]
+        ref = Ref.parse(verified)
         if ref.name != name:
             raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")
         try:
             ref.check_fresh(int(time.time()))
-            check_sequence(ref, store.ref_sequence(name, signer))
+            store.check_ref(ref, verified.signers, keys)
         except TrustError as error:
             self.refuse("name", error)
         else:
-            self.allow("name", f"sequence {ref.sequence} of {signer.key_id}")
-        return ref, signer
+            self.allow("name", f"sequence {ref.sequence} of {', '.join(key.key_id for key in verified.signers)}")
+        return ref, verified.signers
 
     def size(self, manifest: Manifest, limit: int) -> None:
         """Raises PolicyError `policy.size`."""
@@ -104,15 +106,3 @@ class Policies:
             return
         names = ", ".join(difference.field for difference in tolerated)
         self.allow("fingerprints", f"equal canary; {names} differ" if tolerated else "equal")
-
-
-def check_sequence(ref: Ref, seen: int) -> None:
-    """Raises TrustError `trust.rollback` for a ref older than one of the same signer that was seen here."""
-    if ref.sequence < seen:
-        raise TrustError(
-            "trust.rollback",
-            f"{ref.name} has sequence {ref.sequence}, but {seen} of the same signer was seen",
-            hint="the peer's copy is outdated, or somebody replays an old one",
-            sequence=ref.sequence,
-            seen=seen,
-        )

@@ -26,6 +26,8 @@ from kvsync.sync.plan import Plan
 from kvsync.sync.report import PullReport
 from kvsync.sync.streams import Stream
 from kvsync.sync.transfer import Transfer
+from kvsync_protocol import manifest as manifest_format
+from kvsync_protocol import ref as ref_format
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
@@ -57,7 +59,8 @@ async def pull(
     run changes nothing, and its report holds every policy's verdict.
 
     Raises:
-        TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.rollback`.
+        TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.rollback`, `trust.expired`,
+            `trust.ref_owner`.
         PolicyError: `peer.role`, `policy.size`.
         MismatchError: `mismatch.compatibility`, `mismatch.numerics`.
         IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
@@ -67,17 +70,17 @@ async def pull(
         StoreError: `store.full`, `store.quota`.
     """
     transfer = Transfer("pull", peer, keys, settings, progress, dry_run=dry_run)
-    return await _Pull(transfer, store, trust.keys()).run(wanted, fingerprints)
+    return await _Pull(transfer, store, trust).run(wanted, fingerprints)
 
 
 class _Pull:
     """One pull's state."""
 
-    def __init__(self, transfer: Transfer, store: Store, trusted: frozenset[PublicKey]) -> None:
+    def __init__(self, transfer: Transfer, store: Store, trust: TrustList) -> None:
         self._transfer = transfer
         self._store = store
-        self._trusted = trusted
-        self._ref: tuple[Ref, PublicKey, Envelope] | None = None
+        self._trust = trust
+        self._ref: tuple[Ref, tuple[PublicKey, ...], Envelope] | None = None
 
     async def run(self, wanted: str, fingerprints: Fingerprints | None) -> PullReport:
         transfer, policies, settings = self._transfer, self._transfer.policies, self._transfer.settings
@@ -85,27 +88,29 @@ class _Pull:
             await client.hello()
             artifact = await self._resolve(client, wanted)
             envelope = await client.envelope(artifact)
-            manifest = policies.signer(envelope, self._trusted, artifact)
+            trusted = self._trust.keys()
+            manifest = policies.signer(envelope, trusted, artifact)
+            envelope = envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
             policies.size(manifest, settings.max_artifact_bytes)
             policies.model(fingerprints, manifest, settings.accept)
             table = await asyncio.to_thread(self._leaves_here, manifest)
             if table is not None:
                 plan = Plan(table.leaves, (), silent, transfer.stage)
                 if not transfer.dry_run:
-                    await asyncio.to_thread(self._store.add_signatures, envelope)
+                    await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
             elif transfer.dry_run:
                 table = await asyncio.to_thread(manifest.check_leaves, await client.leaves(manifest))
                 plan = Plan(table.leaves, await asyncio.to_thread(self._lacking, table), silent, transfer.stage)
             else:
                 plan = await self._fetch(client, envelope, manifest)
             if self._ref is not None and not transfer.dry_run:
-                ref, signer, signed = self._ref
-                await asyncio.to_thread(self._store.set_ref, ref, signed, signer)
+                await asyncio.to_thread(self._name, *self._ref)
         return transfer.report(PullReport, manifest, plan, self._ref[0].name if self._ref is not None else None)
 
     async def _fetch(self, client: PeerClient, envelope: Envelope, manifest: Manifest) -> Plan:
         """Everything that is not here, published at the end."""
         transfer = self._transfer
+        transfer.open_ahead(client, manifest.tree.size)
         leaves = await client.leaves(manifest)
         table = await asyncio.to_thread(manifest.check_leaves, leaves)
         tokens = await client.tokens(manifest)
@@ -114,8 +119,15 @@ class _Pull:
             missing = await asyncio.to_thread(draft.missing)
             plan = Plan(table.leaves, missing, transfer.progress, transfer.stage)
             await transfer.move(client, plan, lambda connection: _PullStream(plan, connection, transfer, draft))
+            envelope.verify(manifest_format.PAYLOAD_TYPE, self._trust.keys())  # nobody withdrew it meanwhile
             await asyncio.to_thread(draft.publish)
         return plan
+
+    def _name(self, ref: Ref, signers: tuple[PublicKey, ...], envelope: Envelope) -> None:
+        """Keep the name, by those of its signers that are still trusted."""
+        trusted = self._trust.keys()
+        still = envelope.verify(ref_format.PAYLOAD_TYPE, trusted.intersection(signers)).signers
+        self._store.set_ref(ref, envelope, *still, owners=trusted)
 
     async def _resolve(self, client: PeerClient, wanted: str) -> ArtifactId:
         """An id as it is; a name by the peer's signed ref."""
@@ -128,18 +140,16 @@ class _Pull:
             raise NotFoundError(
                 "peer.unknown_name", f"{client.peer.name} has nothing named {wanted!r}", hint="ask for its id instead"
             )
-        ref, signer = await asyncio.to_thread(
-            self._transfer.policies.ref, found[0], self._trusted, wanted, self._store
+        ref, signers = await asyncio.to_thread(
+            self._transfer.policies.ref, found[0], self._trust.keys(), wanted, self._store
         )
-        self._ref = ref, signer, found[0]
+        self._ref = ref, signers, found[0]
         return ref.artifact
 
     def _leaves_here(self, manifest: Manifest) -> LeafTable | None:
-        """The leaves of the artifact if all of it is here already."""
-        try:
-            return self._store.artifact(manifest.artifact).leaves()
-        except NotFoundError:
-            return None
+        """The leaves of the artifact if all of it is here already; a damaged one is fetched again."""
+        whole = self._store.whole(manifest.artifact)
+        return None if whole is None else whole.leaves()
 
     def _lacking(self, table: LeafTable) -> list[int]:
         return [index for index, leaf in enumerate(table.leaves) if not self._store.has_chunk(leaf.digest)]

@@ -119,21 +119,47 @@ class Envelope:
             )
         return VerifiedPayload(self.payload_type, self.payload, found)
 
+    def endorsed(self, keys: Collection[PublicKey]) -> Envelope:
+        """This envelope with one valid signature of each of `keys` and no other: what is worth keeping.
+
+        Raises:
+            TrustError: `trust.untrusted_signer` when none of `keys` has signed.
+        """
+        kept = self._by_key(keys)
+        if not kept:
+            raise TrustError("trust.untrusted_signer", "signed by none of the trusted keys")
+        return Envelope(self.payload_type, self.payload, tuple(kept[:MAX_SIGNATURES]))
+
     def merged(self, other: Envelope, keys: Collection[PublicKey] = ()) -> Envelope:
         """This envelope with the other's further signatures over the same payload, up to the cap.
 
-        Valid signatures by `keys` come first, so that no heap of meaningless ones crowds them out.
+        Valid signatures by `keys` come first, one of each key, so that neither a heap of meaningless ones nor
+        a key that signs again and again crowds them out. Of the rest the other's, which are newer, come first.
 
         Raises:
             ValueError: the payloads differ; a caller's mistake.
         """
         if (other.payload_type, other.payload) != (self.payload_type, self.payload):
             raise ValueError("envelopes of different payloads")
+        everything = Envelope(self.payload_type, self.payload, (*self.signatures, *other.signatures))
         message = pae(self.payload_type, self.payload)
-        found = {s.signature: s for s in (*other.signatures, *self.signatures)}
-        ours = [s.signature for s in (*self.signatures, *other.signatures)]
-        order = sorted(dict.fromkeys(ours), key=lambda raw: not any(key.verify(message, raw) for key in keys))
-        return Envelope(self.payload_type, self.payload, tuple(found[raw] for raw in order[:MAX_SIGNATURES]))
+        rest = (
+            s
+            for s in (*other.signatures, *self.signatures)
+            if not any(key.verify(message, s.signature) for key in keys)
+        )
+        found = {s.signature: s for s in (*everything._by_key(keys), *rest)}
+        if found.keys() == {s.signature for s in self.signatures}:
+            return self
+        return Envelope(self.payload_type, self.payload, tuple(found.values())[:MAX_SIGNATURES])
+
+    def _by_key(self, keys: Collection[PublicKey]) -> list[Signature]:
+        """The first valid signature of each of `keys`, in a stable order."""
+        message = pae(self.payload_type, self.payload)
+        firsts = (
+            next((s for s in self.signatures if key.verify(message, s.signature)), None) for key in sorted(set(keys))
+        )
+        return [signature for signature in firsts if signature is not None]
 
 
 def _signature(entry: object) -> Signature:

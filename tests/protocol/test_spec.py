@@ -15,7 +15,7 @@ from tests.protocol.spec import ROOT, TEXT, error_codes, node_codes, sections
 PACKAGE = ROOT / "protocol" / "kvsync_protocol"
 SOURCES = sorted(PACKAGE.glob("*.py"))
 VECTORS = ROOT / "protocol" / "vectors"
-READERS_AND_KEEPERS = {"integrity.chunk", "integrity.header", "trust.rollback"}
+READERS_AND_KEEPERS = {"integrity.chunk", "integrity.header", "trust.ref_owner", "trust.rollback"}
 """Codes that the protocol defines and kvsync raises, where chunks are read and refs are kept."""
 
 

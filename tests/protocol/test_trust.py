@@ -66,6 +66,35 @@ def test_a_heap_of_meaningless_signatures_cannot_crowd_out_a_trusted_one() -> No
     assert merged.signers(PUBLIC) == (PUBLIC[0],)
 
 
+def test_a_key_that_signs_many_times_counts_once_and_crowds_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ed25519 signatures need not be deterministic: whoever likes makes any number of valid ones."""
+    honest, busy = PUBLIC[:2]
+    one = Envelope.seal(TYPE, b"x", KEYS[0])
+    many = tuple(Signature("", b"by busy " + bytes([number])) for number in range(MAX_SIGNATURES))
+    verify = PublicKey.verify
+
+    def also_busy(key: PublicKey, message: bytes, signature: bytes) -> bool:
+        return (key == busy and signature.startswith(b"by busy ")) or verify(key, message, signature)
+
+    monkeypatch.setattr(PublicKey, "verify", also_busy)
+    merged = one
+    for signature in many:
+        merged = merged.merged(Envelope(TYPE, b"x", (signature,)), [honest, busy])
+    assert set(merged.signers([honest, busy])) == {honest, busy}
+    assert len(merged.signatures) == 2
+    assert Envelope(TYPE, b"x", many).endorsed([honest, busy]).signatures == many[:1]
+
+
+def test_only_valid_signatures_of_trusted_keys_are_kept() -> None:
+    crowd = tuple(Signature("", bytes([number]) * 64) for number in range(14))
+    envelope = Envelope.seal(TYPE, b"x", *KEYS[:2])
+    envelope = replace(envelope, signatures=(*crowd, *envelope.signatures))
+    assert envelope.endorsed(PUBLIC[1:2]) == Envelope.seal(TYPE, b"x", KEYS[1])
+    with pytest.raises(TrustError) as caught:
+        envelope.endorsed(PUBLIC[2:3])
+    assert caught.value.code == "trust.untrusted_signer"
+
+
 def test_a_key_of_small_order_would_verify_a_signature_that_nobody_made() -> None:
     identity = b"\x01" + bytes(31)
     forged = identity + bytes(32)

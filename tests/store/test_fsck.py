@@ -303,6 +303,7 @@ def test_what_a_killed_process_leaves_is_no_finding(store, root, make_artifact, 
 def test_signatures_of_all_signers_survive_fsck(store, make_artifact, fill):
     artifact = make_artifact(1, 40)
     fill(store, artifact)
-    store.add_signatures(artifact.manifest.seal(SigningKey(b"\x05" * 32)))
+    second = SigningKey(b"\x05" * 32)
+    store.add_signatures(artifact.manifest.seal(second), {second.public})
     assert store.fsck().clean
     assert len(store.artifact(artifact.id).envelope.signatures) == 2

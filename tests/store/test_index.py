@@ -29,7 +29,7 @@ def busy_store(store, make_artifact, fill):
     store.pin(base.id)
     ref = Ref("name", base.id, 3)
     store.set_ref(ref, ref.seal(KEY), KEY.public)
-    store.add_signatures(base.manifest.seal(KEY))
+    store.add_signatures(base.manifest.seal(KEY), {KEY.public})
     with store.pull_draft(*make_artifact(5, 40).parts) as draft:
         draft.put(1, make_artifact(5, 40).chunks[1])
     with store.compute_draft(sha256(b"plan")) as computed:

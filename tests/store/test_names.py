@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import Store
 from kvsync_protocol.digest import ArtifactId, sha256
+from kvsync_protocol.envelope import Envelope, Signature
 from kvsync_protocol.errors import TrustError
+from kvsync_protocol.limits import MAX_SIGNATURES
+from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 
@@ -60,10 +65,12 @@ def test_removing_a_ref_does_not_reset_its_sequence(store, root):
         store.remove_ref("team/handbook")
     (root / "index.sqlite").unlink()
     with Store.open(root) as again:
-        for sequence in (4, 5):
+        for artifact, sequence in ((ONE, 4), (TWO, 4), (TWO, 5)):
             with pytest.raises(TrustError) as refused:
-                name(again, ONE, sequence)
+                name(again, artifact, sequence)
             assert refused.value.code == "trust.rollback"
+        name(again, ONE, 5)  # what was removed may be taken again
+        assert again.resolve("team/handbook") == ONE
         name(again, TWO, 6)
         assert again.resolve("team/handbook") == TWO
 
@@ -141,25 +148,83 @@ def test_an_ambiguous_beginning_is_refused(store, make_artifact, fill):
     assert len(refused.value.fields["candidates"]) == 2
 
 
-def test_a_name_does_not_shadow_a_full_id(store, make_artifact, fill):
+def test_a_name_shadows_no_id(store, make_artifact, fill):
     artifact = make_artifact(1, 20)
     fill(store, artifact)
     name(store, ONE, 1, text=artifact.id.hex)
     name(store, TWO, 1, text=artifact.id.hex[:8])
+    name(store, artifact.id, 1, text=artifact.id.hex[:9])
     assert store.resolve(artifact.id.hex) == artifact.id
-    assert store.resolve(artifact.id.hex[:8]) == TWO
+    assert store.resolve(artifact.id.hex[:9]) == artifact.id
+    with pytest.raises(UsageError) as refused:
+        store.resolve(artifact.id.hex[:8])
+    assert refused.value.code == "store.ambiguous"
+    assert set(refused.value.fields["candidates"]) == {str(TWO), str(artifact.id)}
+
+
+def test_a_name_is_moved_by_its_owners_only(store, root):
+    def bring(artifact, sequence, *keys, trusted=(KEY, OTHER)):
+        ref = Ref("team/handbook", artifact, sequence)
+        signers = [key.public for key in keys]
+        store.set_ref(ref, Envelope.seal(REF_TYPE, ref.encode(), *keys), *signers, owners={k.public for k in trusted})
+
+    bring(ONE, 5, KEY)
+    with pytest.raises(TrustError) as refused:
+        bring(TWO, 99, OTHER)
+    assert refused.value.code == "trust.ref_owner"
+    assert store.resolve("team/handbook") == ONE
+    bring(TWO, 6, KEY, OTHER)  # both keys sign while the one takes over from the other
+    bring(ONE, 7, OTHER)
+    for keys in ((KEY,), (OTHER,), (KEY, OTHER)):  # and neither lets an older one back in
+        with pytest.raises(TrustError) as rolled_back:
+            bring(TWO, 6, *keys)
+        assert rolled_back.value.code == "trust.rollback"
+    with Store.open(root) as again:
+        assert [(r.artifact, r.signers) for r in again.refs()] == [(ONE, (OTHER.public,))]
+    bring(TWO, 8, KEY, trusted=(KEY,))  # whoever is trusted no more owns nothing
+    assert store.resolve("team/handbook") == TWO
+    store.remove_ref("team/handbook")
+    bring(ONE, 8, OTHER)
+    assert store.resolve("team/handbook") == ONE
+
+
+def test_an_expired_name_is_not_followed(store):
+    old = Ref("team/handbook", ONE, 1, 1_600_000_000)
+    store.set_ref(old, old.seal(KEY), KEY.public)
+    with pytest.raises(TrustError) as refused:
+        store.resolve("team/handbook")
+    assert refused.value.code == "trust.expired"
+    name(store, TWO, 2)
+    assert store.resolve("team/handbook") == TWO
+
+
+def test_no_heap_of_signatures_displaces_a_trusted_one(store, make_artifact, fill):
+    artifact = make_artifact(1, 20)
+    junk = tuple(Signature("", bytes([number]) * 64) for number in range(MAX_SIGNATURES))
+    manifest = artifact.manifest
+    fill(store, dataclasses.replace(artifact, envelope=dataclasses.replace(artifact.envelope, signatures=junk)))
+    own = manifest.seal(KEY)
+    for _ in range(2):
+        store.add_signatures(dataclasses.replace(own, signatures=(*junk[:15], *own.signatures)), {KEY.public})
+        assert store.artifact(artifact.id).envelope.signers({KEY.public}) == (KEY.public,)
+    with pytest.raises(TrustError) as refused:
+        store.add_signatures(manifest.seal(OTHER), {KEY.public})
+    assert refused.value.code == "trust.untrusted_signer"
+    assert store.artifact(artifact.id).envelope.signers({OTHER.public}) == ()
+    fill(store, dataclasses.replace(artifact, envelope=manifest.seal(OTHER)))  # computed here, or another's draft
+    assert set(store.artifact(artifact.id).envelope.signers({KEY.public, OTHER.public})) == {KEY.public, OTHER.public}
 
 
 def test_signatures_are_merged_into_a_stored_envelope(store, make_artifact, fill):
     artifact = make_artifact(1, 20)
     fill(store, artifact)
-    store.add_signatures(artifact.manifest.seal(OTHER))
-    store.add_signatures(artifact.manifest.seal(OTHER))
+    store.add_signatures(artifact.manifest.seal(OTHER), {OTHER.public})
+    store.add_signatures(artifact.manifest.seal(OTHER), {OTHER.public})
     envelope = store.artifact(artifact.id).envelope
     assert set(envelope.signers({artifact.key.public, OTHER.public})) == {artifact.key.public, OTHER.public}
     assert len(envelope.signatures) == 2
     with pytest.raises(NotFoundError) as refused:
-        store.add_signatures(make_artifact(2, 20).envelope)
+        store.add_signatures(make_artifact(2, 20).envelope, {artifact.key.public})
     assert refused.value.code == "store.unknown_artifact"
     assert store.fsck().clean
 

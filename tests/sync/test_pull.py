@@ -72,7 +72,8 @@ async def test_a_second_pull_moves_nothing_and_adds_signatures(
     second = SigningKey(b"2" * 32)
     async with provider.serving():
         await getter.pull(provider, artifact.id)
-        provider.store.add_signatures(artifact.manifest.seal(second))
+        provider.store.add_signatures(artifact.manifest.seal(second), {second.public})
+        getter.trust.add("second", second.public)
         report = await getter.pull(provider, artifact.id)
     assert (report.chunks_moved, report.bytes_here) == (0, report.bytes_total)
     assert len(getter.store.artifact(artifact.id).envelope.signatures) == 2

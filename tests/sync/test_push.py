@@ -67,7 +67,8 @@ async def test_pushing_what_is_there_adds_signatures_and_names(provider: Node, g
     second = SigningKey(b"2" * 32)
     provider.keep(ARTIFACT)
     getter.keep(ARTIFACT)
-    getter.store.add_signatures(ARTIFACT.manifest.seal(second))
+    getter.store.add_signatures(ARTIFACT.manifest.seal(second), {second.public})
+    provider.trust.add("second", second.public)
     ref = Ref("doc", ARTIFACT.id, 1)
     getter.store.set_ref(ref, ref.seal(SIGNER), SIGNER.public)
     async with provider.serving():
