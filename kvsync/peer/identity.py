@@ -14,6 +14,7 @@ import datetime
 import os
 import ssl
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from cryptography import x509
@@ -69,8 +70,9 @@ class NodeIdentity:
         return context
 
 
+@lru_cache(maxsize=1024)
 def anchor(pin: PublicKey) -> bytes:
-    """A trust anchor for one pinned key, DER."""
+    """A trust anchor for one pinned key, DER. Kept: anyone can make one, so there is no secret in it."""
     name = _issuer(pin)
     return _certificate(name, name, pin, Ed25519PrivateKey.generate(), authority=True).public_bytes(_DER)
 

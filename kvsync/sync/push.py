@@ -90,6 +90,7 @@ class _Push:
             if commit.ref is not None:
                 await client.commit(stored.artifact, commit)
             return Plan(table.leaves, (), silent, transfer.stage)
+        transfer.open_ahead(client, len(table.leaves))
         await client.offer_leaves(stored.artifact, table.encode())
         await client.offer_tokens(stored.artifact, encode_tokens(await asyncio.to_thread(stored.tokens)))
         plan = Plan(table.leaves, (), transfer.progress, transfer.stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from kvsync.sync.policy import Policies
 from kvsync.sync.report import Report
 from kvsync.sync.streams import Stream, run_streams
 from kvsync_protocol.bulk import Encoding
+from kvsync_protocol.errors import CodedError
 from kvsync_protocol.manifest import Manifest
 
 R = TypeVar("R", bound=Report)
@@ -42,6 +44,7 @@ class Transfer:
         self.progress = progress
         self._began = time.monotonic()
         self._moving_s = 0.0
+        self._ahead: list[tuple[BulkConnection, asyncio.Future[None]]] = []
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[PeerClient]:
@@ -59,6 +62,21 @@ class Transfer:
         except TimeoutError:
             self.deadline.remaining()
             raise
+        finally:
+            await asyncio.shield(self._close_unused())
+
+    def open_ahead(self, client: PeerClient, chunks: int) -> None:
+        """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
+        for _ in range(min(self.settings.streams, chunks)):
+            connection = client.bulk()
+            self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
+
+    async def _close_unused(self) -> None:
+        for connection, opening in self._ahead:
+            connection.abort()
+            await opening
+            connection.close()
+        self._ahead.clear()
 
     async def move(self, client: PeerClient, plan: Plan, stream: Callable[[BulkConnection], Stream]) -> None:
         """Move all of the plan's chunks over as many streams as the settings say."""
@@ -66,8 +84,16 @@ class Transfer:
         self.progress(self.stage, plan.bytes_here, plan.bytes_total, "bytes")
         count = self._streams(plan)
         if count:
-            await run_streams([stream(client.bulk()) for _ in range(count)])
+            await run_streams([stream(await self._connection(client)) for _ in range(count)])
         self._moving_s += time.monotonic() - began
+
+    async def _connection(self, client: PeerClient) -> BulkConnection:
+        if not self._ahead:
+            return client.bulk()
+        connection, opening = self._ahead[-1]
+        await asyncio.shield(opening)
+        self._ahead.pop()
+        return connection
 
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""
@@ -91,3 +117,9 @@ class Transfer:
 
     def _streams(self, plan: Plan) -> int:
         return min(self.settings.streams, plan.chunks_planned)
+
+
+def _open(connection: BulkConnection) -> None:
+    """Open if possible; the stream that gets the connection tries again, and says what is wrong."""
+    with contextlib.suppress(CodedError):
+        connection.open()

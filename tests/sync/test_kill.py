@@ -17,7 +17,7 @@ from tests.conftest import build_artifact
 from tests.sync.nodes import Node
 
 ARTIFACT = build_artifact(tokens=400, heads=2, dim=32)
-KILLS = 4
+KILLS = 3
 
 
 class ProviderProcess:
