@@ -32,6 +32,11 @@ _HOST = re.compile(r"[0-9A-Za-z.:_%-]{1,255}", re.ASCII)
 """A host name or an IP address, as far as its characters go; the resolver judges the rest."""
 
 
+def is_host(text: str) -> bool:
+    """True when `text` can be a host's name or address and holds nothing that means more in a URL or a log."""
+    return _HOST.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Paths of one node. Nothing is created or read until asked for."""
@@ -105,7 +110,8 @@ class Home:
             make_private_dir(path)
 
     def require(self) -> None:
-        """Raises StoreError `home.missing` or `home.unreadable` unless `kvsync init` was run here."""
+        """Raises StoreError `home.missing`, `home.unreadable` or `home.lax_mode` unless `kvsync init` was run here
+        and nobody else can replace its keys and lists."""
         try:
             (self.keys_dir / "signer.key").stat()
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -114,6 +120,8 @@ class Home:
             raise StoreError(
                 "home.unreadable", f"{self.root} cannot be read: {error.strerror}", hint="check owner and mode"
             ) from error
+        for path in (self.root, self.keys_dir):
+            make_private_dir(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ class Settings:
             raise UsageError(
                 "config.value", f"encoding = {self.encoding!r} is unknown", hint='use "identity" or "zstd"'
             )
-        if not _HOST.fullmatch(self.listen_host):
+        if not is_host(self.listen_host):
             raise UsageError(
                 "config.value", f"listen_host = {self.listen_host!r} is not a host", hint="use a name or an address"
             )
@@ -183,7 +191,7 @@ class Settings:
             return cls()
         try:
             found = tomllib.loads(data.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UsageError("config.syntax", f"{home.config_file} is not TOML: {error}") from error
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, value in found.items():

@@ -93,21 +93,32 @@ def sync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_limited(path: Path, limit: int, *, what: str) -> bytes:
+def read_limited(path: Path, limit: int, *, what: str, lax_code: str = "") -> bytes:
     """Read a regular file of at most `limit` bytes, not through a link.
+
+    With `lax_code`, a file that is another user's or that others may touch is refused under that code.
 
     Raises:
         NotFoundError: `file.missing`.
-        StoreError: `file.unreadable`, `file.too_large`.
+        StoreError: `file.unreadable`, `file.too_large`, or `lax_code`.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # O_NONBLOCK: a pipe in the file's place must not hang the opener; regular files do not care.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError("file.unreadable", f"{what} {path} is not a regular file")
+            if lax_code and (status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077):
+                raise StoreError(lax_code, f"{path} can be read by other users", hint=f"chmod 600 {path}")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(limit + 1)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError as error:
         raise NotFoundError("file.missing", f"{what} {path} does not exist") from error
     except OSError as error:
         raise StoreError("file.unreadable", f"{what} {path} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(limit + 1)
     if len(data) > limit:
         raise StoreError("file.too_large", f"{what} {path} is larger than {limit} bytes")
     return data

@@ -6,14 +6,12 @@ lists, and neither implies the other. Identity is the key, never an address.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kvsync.config import Home
+from kvsync.config import Home, is_host
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.files import exclusive, read_limited, write_atomic
 from kvsync_protocol import strictjson
@@ -49,16 +47,13 @@ class NodeKeys:
 
     @classmethod
     def load(cls, home: Home) -> NodeKeys:
-        """Raises StoreError: `home.missing`, `keys.lax_mode`, `keys.damaged`."""
+        """Raises StoreError: `home.*`, `keys.lax_mode`, `keys.damaged`."""
         home.require()
         return cls(_load_key(home.keys_dir / "signer.key"), _load_key(home.keys_dir / "peer.key"))
 
 
 def _load_key(path: Path) -> SigningKey:
-    text = read_limited(path, 1024, what="the key file")
-    status = path.stat()
-    if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.geteuid():
-        raise StoreError("keys.lax_mode", f"{path} can be read by other users", hint=f"chmod 600 {path}")
+    text = read_limited(path, 1024, what="the key file", lax_code="keys.lax_mode")
     try:
         return SigningKey(bytes.fromhex(text.decode("ascii").strip()))
     except (ValueError, ProtocolError) as error:
@@ -101,7 +96,7 @@ def split_address(address: str) -> tuple[str, int]:
     elif ":" in host:
         host = ""
     if (
-        not host
+        not is_host(host)
         or len(address) > MAX_ADDRESS_CHARS
         or not port.isascii()
         or not port.isdigit()

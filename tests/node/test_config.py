@@ -89,6 +89,13 @@ def test_a_wrong_setting_is_an_error_that_says_which(tmp_path: Path, text: bytes
     assert caught.value.code == code
 
 
+def test_a_configuration_nested_too_deeply_is_an_error_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"a=" + b"[" * 50_000)
+    with pytest.raises(UsageError) as caught:
+        Settings.load(Home(tmp_path))
+    assert caught.value.code == "config.syntax"
+
+
 def test_an_oversized_configuration_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"#" * (256 * 1024 + 1))
     with pytest.raises(StoreError) as caught:

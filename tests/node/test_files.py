@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,16 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         holder.kill()
     with exclusive(tmp_path / "lock"):
         assert holder.returncode == -9
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, bind])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "f")
+    with pytest.raises(StoreError) as caught:
+        read_limited(tmp_path / "f", 100, what="the list")
+    assert caught.value.code == "file.unreadable"

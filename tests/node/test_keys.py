@@ -152,6 +152,22 @@ def test_a_damaged_list_is_an_error_and_never_an_empty_list(home: Home, content:
     assert home.peers_file.read_bytes() == content
 
 
+@pytest.mark.parametrize("lax", ["", "keys"])
+def test_keys_are_not_loaded_where_others_could_replace_them(home: Home, lax: str) -> None:
+    NodeKeys.create(home)
+    (home.root / lax).chmod(0o770)
+    with pytest.raises(StoreError) as caught:
+        NodeKeys.load(home)
+    assert caught.value.code == "home.lax_mode"
+
+
+@pytest.mark.parametrize("host", ["a\0b", "h\u00f6st", "a b", "user@host", "a/b", "a?b", "a#b", "a\nb"])
+def test_an_address_holds_a_host_and_nothing_else(host: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Peer("b", key(2), (f"{host}:1",))
+    assert caught.value.code == "peer.address"
+
+
 def test_a_list_is_never_written_longer_than_it_is_read(home: Home) -> None:
     keys = [SigningKey(number.to_bytes(32, "big")).public for number in range(1001)]
     entries = [{"name": f"s{number}", "key": str(each)} for number, each in enumerate(keys[:1000])]
