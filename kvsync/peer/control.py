@@ -26,9 +26,10 @@ from kvsync.errors import (
 )
 from kvsync.keys import TrustList
 from kvsync.peer.connections import Connection
+from kvsync.peer.exchange import read_body, send
+from kvsync.peer.intake import Intake
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
-from kvsync.peer.stream import LEAST_RATE
 from kvsync.store import Store
 from kvsync_protocol import routes
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -41,16 +42,13 @@ from kvsync_protocol.errors import (
     TrustError,
     VersionError,
 )
-from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES, KiB
-from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
-from kvsync_protocol.messages import Accepted, Commit, ErrorReply, Hello, Missing, RefList
+from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
+from kvsync_protocol.messages import Commit, ErrorReply, Hello, Missing, RefList
 from kvsync_protocol.prefix import encode_tokens
-from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
-from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
 
 SOFTWARE: Final = "kvsync/0.1"
-_PIECE: Final = 256 * KiB
 
 STATUS: Final[dict[type[CodedError], int]] = {
     MalformedError: 400,
@@ -64,7 +62,7 @@ STATUS: Final[dict[type[CodedError], int]] = {
     UnavailableError: 503,
     StoreError: 507,
 }
-"""HTTP status by error class; the other side turns it back into the class (client_errors)."""
+"""HTTP status by error class; the other side turns it back into the class (remote_errors)."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -91,7 +89,7 @@ class ControlLane:
         self.store = store
         self._offers = offers
         self._roster = roster
-        self._trust = trust
+        self._intake = Intake(store, offers, trust, settings)
         self._settings = settings
         self._signer = signer
         self._executor = executor
@@ -156,45 +154,13 @@ class ControlLane:
         )
 
     async def _body(self, request: web.Request, limit: int) -> bytes:
-        """All of the body, refused as soon as it is longer than `limit`.
-
-        Raises:
-            MalformedError: `message.size`.
-            TimeoutError: nothing came for the stall timeout, or all of it too slowly.
-        """
-        found = bytearray()
-        stall_s = self._settings.stall_timeout_s
-        async with asyncio.timeout(stall_s + limit / LEAST_RATE):
-            while (request.content_length or 0) <= limit >= len(found):
-                async with asyncio.timeout(stall_s):
-                    piece = await request.content.readany()
-                if not piece and request.content.at_eof():
-                    return bytes(found)
-                found += piece
-        raise MalformedError("message.size", f"a body of more than {limit} bytes")
+        return await read_body(request, limit, stall_s=self._settings.stall_timeout_s)
 
     async def _send(
         self, request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
     ) -> web.StreamResponse:
-        """Write the whole answer here, where it is timed. `last` False ends the connection, because a
-        body that nobody reads may still be coming.
-
-        Raises:
-            TimeoutError: the other side takes nothing for the stall timeout.
-        """
-        response = web.StreamResponse(status=status, headers={"Cache-Control": "no-store"})
-        response.content_type = kind
-        response.content_length = len(data)
-        if not last:
-            response.force_close()
-        async with asyncio.timeout(self._settings.stall_timeout_s):
-            await response.prepare(request)
-        for start in range(0, len(data), _PIECE):
-            async with asyncio.timeout(self._settings.stall_timeout_s):
-                await response.write(data[start : start + _PIECE])
-        async with asyncio.timeout(self._settings.stall_timeout_s):
-            await response.write_eof()
-        return response
+        stall_s = self._settings.stall_timeout_s
+        return await send(request, data, kind, status=status, last=last, stall_s=stall_s)
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
@@ -261,21 +227,8 @@ class ControlLane:
     async def _offer(self, request: web.Request) -> web.StreamResponse:
         key = self._require(request, "push")
         body = await self._body(request, MAX_ENVELOPE_BYTES)
-        accepted = await self._in_thread(self._judge_offer, key, body)
+        accepted = await self._in_thread(self._intake.judge, key, body)
         return await self._send(request, accepted.encode(), "application/json")
-
-    def _judge_offer(self, key: PublicKey, body: bytes) -> Accepted:
-        envelope, trusted = Envelope.parse(body), self._trust.keys()
-        manifest = Manifest.parse(envelope.verify(PAYLOAD_TYPE, trusted))
-        if manifest.tree.total_bytes > self._settings.max_artifact_bytes:
-            raise PolicyError(
-                "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
-            )
-        if self.store.whole(manifest.artifact) is None:
-            self._offers.open(key, envelope.endorsed(trusted), manifest)
-            return Accepted(manifest.artifact, complete=False)
-        self.store.add_signatures(envelope, trusted)
-        return Accepted(manifest.artifact, complete=True)
 
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self._require(request, "push"), _artifact(request))
@@ -302,38 +255,8 @@ class ControlLane:
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:
         key, artifact = self._require(request, "push"), _artifact(request)
         commit = Commit.parse(await self._body(request, 2 * MAX_ENVELOPE_BYTES))
-        accepted = await self._in_thread(self._commit, key, artifact, commit)
+        accepted = await self._in_thread(self._intake.commit, key, artifact, commit)
         return await self._send(request, accepted.encode(), "application/json")
-
-    def _commit(self, key: PublicKey, artifact: ArtifactId, commit: Commit) -> Accepted:
-        """Publish what was offered, then the ref; a ref alone may be sent for what is here already."""
-        trusted = self._trust.keys()
-        ref, signers = _judge_ref(artifact, commit, trusted)
-        try:
-            offer = self._offers.find(key, artifact)
-        except NotFoundError:
-            self.store.artifact(artifact)
-        else:
-            with offer.use():
-                offer.envelope.verify(PAYLOAD_TYPE, trusted)  # nobody withdrew it since it was offered
-                offer.publish()
-            self._offers.end(key, artifact)
-        if commit.ref is not None and ref is not None:
-            self.store.set_ref(ref, commit.ref, *signers, owners=trusted)
-        return Accepted(artifact, complete=True)
-
-
-def _judge_ref(
-    artifact: ArtifactId, commit: Commit, trusted: frozenset[PublicKey]
-) -> tuple[Ref | None, tuple[PublicKey, ...]]:
-    if commit.ref is None:
-        return None, ()
-    verified = commit.ref.verify(REF_TYPE, trusted)
-    ref = Ref.parse(verified)
-    ref.check_fresh(int(time.time()))
-    if ref.artifact != artifact:
-        raise MismatchError("mismatch.ref", "the name points at another artifact")
-    return ref, verified.signers
 
 
 def _artifact(request: web.Request) -> ArtifactId:

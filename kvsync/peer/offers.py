@@ -34,11 +34,12 @@ class Offer:
         self._leaves: bytes | None = None
         self._tokens: bytes | None = None
         self._draft: PullDraft | None = None
+        self._published: StoredArtifact | None = None
         self._users = 0
         self._closed = False
         self._touched = time.monotonic()
         self._lock = threading.Condition()
-        self._opening = threading.Lock()  # apart: opening a draft may wait for another transfer
+        self._opening = threading.Lock()  # and publishing; apart: opening may wait for another transfer
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -93,9 +94,17 @@ class Offer:
         self._draft.put(index, data)
 
     def publish(self) -> StoredArtifact:
-        if self._draft is None:
-            raise UsageError("offer.incomplete", "leaves and tokens come before the commit")
-        return self._draft.publish()
+        """Publish once, however often and from however many connections it is asked for.
+
+        Raises:
+            UsageError: `offer.incomplete`; otherwise as `PullDraft.publish`.
+        """
+        with self._opening:
+            if self._published is None:
+                if self._draft is None:
+                    raise UsageError("offer.incomplete", "leaves and tokens come before the commit")
+                self._published = self._draft.publish()
+            return self._published
 
     def idle_for(self) -> float:
         """Seconds since the last use ended, 0 while in use."""
@@ -120,23 +129,18 @@ class Offers:
         self._open: dict[tuple[PublicKey, ArtifactId], Offer] = {}
 
     def open(self, peer: PublicKey, envelope: Envelope, manifest: Manifest) -> Offer:
-        """Begin, or begin anew what the same peer left open.
+        """Begin, or go on with what the same peer has open: two pushes of one artifact help each other.
 
         Raises:
             UnavailableError: `offer.too_many`.
         """
         name = (peer, manifest.artifact)
-        offer = Offer(envelope, manifest)
         with self._lock:
-            before = self._open.pop(name, None)
-            full = len(self._open) >= MAX_OFFERS
-            if not full:
-                self._open[name] = offer
-        if before is not None:
-            before.close()
-        if full:
-            raise UnavailableError("offer.too_many", "too many pushes at once", hint="try again later")
-        return offer
+            if name not in self._open:
+                if len(self._open) >= MAX_OFFERS:
+                    raise UnavailableError("offer.too_many", "too many pushes at once", hint="try again later")
+                self._open[name] = Offer(envelope, manifest)
+            return self._open[name]
 
     def find(self, peer: PublicKey, artifact: ArtifactId) -> Offer:
         """Raises NotFoundError `offer.unknown`."""

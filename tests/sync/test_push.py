@@ -17,6 +17,7 @@ from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.offers import MAX_OFFERS
 from kvsync.store import StoreLimits
 from kvsync_protocol.bulk import Encoding
+from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MismatchError, TrustError
 from kvsync_protocol.messages import Commit
 from kvsync_protocol.ref import Ref
@@ -195,6 +196,18 @@ async def test_the_steps_of_an_offer_cannot_be_skipped_or_faked(provider: Node, 
     assert provider.store.fsck().clean
 
 
+async def test_a_commit_without_an_offer_tells_nothing(provider: Node, getter: Node) -> None:
+    provider.keep(ARTIFACT)
+    codes = set()
+    async with provider.serving(), client(getter, provider) as asking:
+        await asking.hello()
+        for artifact in (ARTIFACT.id, ArtifactId(sha256(b"unknown"))):
+            with pytest.raises(NotFoundError) as caught:
+                await asking.commit(artifact, Commit())
+            codes.add((caught.value.code, caught.value.message))
+    assert codes == {("offer.unknown", "provider says: no such push is under way")}
+
+
 async def test_a_ref_for_another_artifact_is_not_committed(provider: Node, getter: Node, make_artifact: Make) -> None:
     provider.keep(ARTIFACT)
     async with provider.serving(), client(getter, provider) as asking:
@@ -245,7 +258,7 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
             with pytest.raises(NotFoundError) as caught:
                 await asking.commit(ARTIFACT.id, Commit())
         report = await getter.push(provider, ARTIFACT.id)
-    assert caught.value.code == "store.unknown_artifact"
+    assert caught.value.code == "offer.unknown"
     assert report.chunks_moved == len(ARTIFACT.chunks) - 3
 
 
