@@ -89,11 +89,12 @@ class Stream(ABC):
     def _start_over(self, error: IntegrityError | MalformedError | None) -> None:
         """After a fault the connection's place in the conversation is unknown: begin a new one."""
         self.connection.close()
-        faulty = self.under_way.popleft() if error is not None and self.under_way else None
+        if error is not None:
+            if not self.under_way:
+                raise error
+            self.plan.refused(self.under_way.popleft(), error, self.peer)
         self.plan.put_back(self.under_way)
         self.under_way.clear()
-        if faulty is not None and error is not None:
-            self.plan.refused(faulty, error, self.peer)
 
 
 async def run_streams(streams: Sequence[Stream]) -> None:
