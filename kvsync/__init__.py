@@ -3,7 +3,7 @@
     with kvsync.Client() as client:
         client.deposit(model, document, name="team/handbook")
         graft = client.graft(model, tokens)
-        model.generate(input_ids, past_key_values=graft.cache)
+        model.generate(input_ids, cache=graft.cache)
 
 Names are loaded when first used, so that importing this package costs nothing.
 """

@@ -80,7 +80,8 @@ class Engine(Protocol):
 
     Every computing method raises EngineError: `engine.empty`, `engine.token`, `engine.too_long` before anything
     is computed, `engine.context` for a context of another engine or one that was moved by somebody else,
-    `engine.weights_changed` when parameters were written in place.
+    `engine.weights_changed` when parameters were written in place, `engine.model_changed` when modules, hooks or
+    settings of the model are others than when its fingerprint was taken.
     """
 
     @property

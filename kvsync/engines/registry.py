@@ -30,7 +30,7 @@ def load_engine(
         dtype: of weights, arithmetic and KV state; None for the one the model was saved in.
         device: "cpu", "cuda" or "cuda:N".
         attention: "sdpa", "eager", or "auto" for what transformers takes by itself: sdpa where the model allows it.
-        threads: torch's intra-op threads; 0 takes torch's own default. Part of the numerics fingerprint.
+        threads: torch's intra-op threads; 0 takes as many as torch has now. Part of the numerics fingerprint.
         reverify: hash the weights even when their digest is remembered and no file has changed.
 
     Raises:

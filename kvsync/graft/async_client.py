@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kvsync.graft.client import Client
 from kvsync.graft.graft import Graft
 from kvsync.graft.match import Match
+from kvsync.graft.tokens import Tokens
 from kvsync.progress import Progress, silent
 from kvsync.store import StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class AsyncClient:
     """See `Client`; every method is its counterpart, awaited. Opens the store when entered.
 
-    A model is used by one call at a time: its forward pass is not re-entrant, so calls that take a model
-    are queued on a lock.
+    A model is used by one call at a time: its forward pass is not re-entrant, so deposits, lookups and grafts are
+    queued on a lock.
     """
 
     def __init__(self, home: Path | str | None = None) -> None:
@@ -44,7 +45,7 @@ class AsyncClient:
     async def deposit(
         self,
         model: Any,
-        document: str | Sequence[int],
+        document: str | Tokens,
         *,
         name: str | None = None,
         template: Digest | None = None,
@@ -62,14 +63,14 @@ class AsyncClient:
                 progress=progress,
             )
 
-    async def lookup(self, tokens: Sequence[int], *, model: Any) -> Match | None:
+    async def lookup(self, tokens: Tokens, *, model: Any) -> Match | None:
         async with self._model_lock:
             return await asyncio.to_thread(self._client.lookup, tokens, model=model)
 
     async def graft(
         self,
         model: Any,
-        tokens: Sequence[int],
+        tokens: Tokens,
         *,
         artifact: ArtifactId | str | None = None,
         template: Digest | None = None,

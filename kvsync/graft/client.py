@@ -19,6 +19,7 @@ from kvsync.engines.engine import Engine
 from kvsync.graft.deposit import deposit, set_name
 from kvsync.graft.graft import Graft, graft
 from kvsync.graft.match import Match, best_matches
+from kvsync.graft.tokens import Tokens, token_ids
 from kvsync.keys import NodeKeys, PeerBook, TrustList
 from kvsync.progress import Progress, silent
 from kvsync.store import Store, StoredArtifact, StoreLimits
@@ -37,8 +38,8 @@ class Client:
     Raises:
         StoreError: `home.missing` unless `kvsync init` was run there.
 
-    A `model` is an `Engine`, or a transformers model in eval mode that is already loaded; token ids are
-    plain whole numbers.
+    A `model` is an `Engine`, or a transformers model in eval mode that is already loaded. Token ids are whole
+    numbers in a list, or the tensor or array of one sequence that a tokenizer returns.
     """
 
     def __init__(self, home: Path | str | None = None) -> None:
@@ -62,7 +63,7 @@ class Client:
     def deposit(
         self,
         model: Any,
-        document: str | Sequence[int],
+        document: str | Tokens,
         *,
         name: str | None = None,
         template: Digest | None = None,
@@ -79,7 +80,7 @@ class Client:
             self.store,
             engine,
             self._keys.signer,
-            document,
+            token_ids(document),
             text=text,
             template=template,
             boundaries=boundaries,
@@ -87,17 +88,17 @@ class Client:
             progress=progress,
         )
 
-    def lookup(self, tokens: Sequence[int], *, model: Any) -> Match | None:
+    def lookup(self, tokens: Tokens, *, model: Any) -> Match | None:
         """The stored artifact that covers most of `tokens` under this model's fingerprints, if any does."""
         engine = self._engine(model)
         accept = self.settings.accept
-        found = best_matches(self.store, tokens, engine.fingerprints, engine.schedule, accept=accept)
+        found = best_matches(self.store, token_ids(tokens), engine.fingerprints, engine.schedule, accept=accept)
         return found[0] if found else None
 
     def graft(
         self,
         model: Any,
-        tokens: Sequence[int],
+        tokens: Tokens,
         *,
         artifact: ArtifactId | str | None = None,
         template: Digest | None = None,
@@ -110,11 +111,13 @@ class Client:
             EngineError: the model cannot be restored exactly.
         """
         wanted = self.store.resolve(artifact) if isinstance(artifact, str) else artifact
+        if wanted is not None:
+            self.store.artifact(wanted)
         return graft(
             self.store,
             self._trust.keys(),
             self._engine(model),
-            tokens,
+            token_ids(tokens),
             artifact=wanted,
             accept=self.settings.accept,
             template=template,
@@ -135,7 +138,8 @@ class Client:
         """`pull` for callers that run an event loop."""
         from kvsync.sync import pull
 
-        fingerprints = None if model is None else self._engine(model).fingerprints
+        # Making an engine takes seconds, in which the caller's loop has other things to do.
+        fingerprints = None if model is None else (await asyncio.to_thread(self._engine, model)).fingerprints
         return await pull(
             self.store,
             self._trust,

@@ -48,7 +48,7 @@ class Graft:
 
     @property
     def cache(self) -> Any:
-        """The engine's own cache object: for transformers a `Cache`, as `generate(past_key_values=…)` takes it."""
+        """The engine's own cache object: for transformers a `Cache`, as `generate(cache=…)` takes it."""
         return self.context.cache
 
     @property
@@ -131,7 +131,7 @@ def graft(
             record.checks.clear()
             record.tolerated.clear()
     if refusal is None:
-        miss = "no stored artifact begins like these tokens"
+        miss = "no artifact of this model and arithmetic that is stored here begins like these tokens"
         refusal = Refusal.of(NotFoundError("graft.miss", miss, hint="kvsync pull, or kvsync compute"))
     return _nothing(engine, tokens, record, refusal, recompute=recompute)
 

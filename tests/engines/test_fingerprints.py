@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers.models.llama import modeling_llama
 
 from kvsync.engines import Engine, as_engine
 from kvsync.engines.transformers import load
 from kvsync.engines.transformers.engine import TransformersEngine
+from kvsync.engines.transformers.weights import cached_weights_digest, file_stamps
 from kvsync_protocol.errors import MismatchError
 from kvsync_protocol.layout import DType
 from tests.engines.tiny_models import BLOCK, SHAPE, Models, edit_config, make_model, save_model, some_tokens
@@ -192,15 +194,48 @@ def test_weights_are_hashed_again_when_any_file_mark_changes(tiny: Models, tmp_p
     assert load(folder).fingerprints != first
 
 
-def test_reverifying_finds_a_change_that_file_marks_hide(tiny: Models, tmp_path: Path) -> None:
+def test_a_file_written_in_place_with_its_time_set_back_is_hashed_again(tiny: Models, tmp_path: Path) -> None:
     folder = copied(tiny, tmp_path)
     path = folder / "model.safetensors"
     first = load(folder).fingerprints
     marks = path.stat()
     one_bit(folder)
     os.utime(path, ns=(marks.st_atime_ns, marks.st_mtime_ns))
-    assert load(folder).fingerprints.compatibility == first.compatibility
-    assert load(folder, reverify=True).fingerprints.compatibility != first.compatibility
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (marks.st_size, marks.st_mtime_ns, marks.st_ino)
+    assert load(folder).fingerprints.compatibility != first.compatibility
+
+
+def test_reverifying_finds_a_remembered_digest_that_is_wrong(tiny: Models, cache: Path, tmp_path: Path) -> None:
+    folder = copied(tiny, tmp_path)
+    before = memo_files(cache, "weights")
+    first = load(folder).fingerprints.compatibility
+    (entry,) = memo_files(cache, "weights") - before
+    entry.write_text(entry.read_text().replace(first.fields["weights"], "sha256:" + 64 * "0"))
+    assert load(folder).fingerprints.compatibility != first
+    assert load(folder, reverify=True).fingerprints.compatibility == first
+
+
+def test_weights_replaced_while_they_are_loaded_are_not_remembered_as_the_new_files(
+    tiny: Models, tmp_path: Path
+) -> None:
+    folder = copied(tiny, tmp_path)
+    stamps = file_stamps(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    other_weights(folder)
+    old = cached_weights_digest(model, folder, stamps, {"dtype": "F32"}, reverify=False)
+    new = AutoModelForCausalLM.from_pretrained(folder)
+    assert cached_weights_digest(new, folder, file_stamps(folder), {"dtype": "F32"}, reverify=False) != old
+
+
+def test_a_remembered_canary_is_not_taken_for_another_arithmetic(
+    tiny: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(tiny, tmp_path)
+    first = load(folder)
+    true = modeling_llama.apply_rotary_pos_emb
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda q, k, *rest: true(q * 1.1, k, *rest))
+    assert differing(first, load(folder)) == (set(), {"canary"})
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(

@@ -16,7 +16,7 @@ from tests.graft.bench import BLOCK, Bench
 
 @pytest.fixture(scope="session")
 def engine(tiny_model_dir: Path) -> Engine:
-    return load_engine(tiny_model_dir, block_tokens=BLOCK)
+    return load_engine(tiny_model_dir, threads=1, block_tokens=BLOCK)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM
 
 import kvsync
 from kvsync.config import Home
-from kvsync.errors import NotFoundError, StoreError
+from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.keys import NodeKeys, TrustList
+from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.signing import SigningKey
 from tests.graft.bench import words
 
@@ -27,7 +28,8 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="module")
 def model(tiny_model_dir: Path) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(tiny_model_dir).eval()
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    return model.eval()
 
 
 def test_deposit_lookup_graft_generate_on_a_users_own_model(home: Home, model: torch.nn.Module) -> None:
@@ -108,3 +110,36 @@ def test_the_public_names_are_all_there() -> None:
     assert all(getattr(kvsync, name) is not None for name in kvsync.__all__)
     with pytest.raises(AttributeError):
         _ = kvsync.no_such_name
+
+
+def test_tokens_come_as_lists_tensors_or_arrays_of_one_sequence(home: Home, model: torch.nn.Module) -> None:
+    tokens = words(40)
+    with kvsync.Client(home.root) as client:
+        stored = client.deposit(model, torch.tensor([tokens]))
+        for given in (tokens, tuple(tokens), [tokens], torch.tensor(tokens), torch.tensor([tokens]).numpy()):
+            assert client.graft(model, given).report.artifact == stored.artifact
+            assert client.lookup(given, model=model) is not None
+            assert client.deposit(model, given).artifact == stored.artifact
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [None, "text", [1.0, 2.0], [1, True], [[1], [2]], torch.tensor([[1], [2]]), torch.tensor(3), {1, 2}],
+    ids=str,
+)
+def test_what_is_not_one_sequence_of_whole_numbers_is_refused(
+    home: Home, model: torch.nn.Module, tokens: object
+) -> None:
+    with kvsync.Client(home.root) as client:
+        for call in (client.graft, lambda engine, given: client.lookup(given, model=engine)):
+            with pytest.raises(UsageError) as caught:
+                call(model, tokens)  # type: ignore[arg-type]
+            assert caught.value.code == "tokens.kind"
+
+
+def test_an_artifact_that_is_not_here_is_an_error_by_name_and_by_id(home: Home, model: torch.nn.Module) -> None:
+    unknown = ArtifactId(sha256(b"nothing"))
+    with kvsync.Client(home.root) as client:
+        for wanted in ("no/such", str(unknown), unknown):
+            with pytest.raises(NotFoundError):
+                client.graft(model, words(20), artifact=wanted)

@@ -25,7 +25,7 @@ from kvsync_protocol.signing import SigningKey
 from tests.graft.bench import BLOCK, words
 
 model, root, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-engine = load_engine(model, block_tokens=BLOCK)
+engine = load_engine(model, threads=1, block_tokens=BLOCK)
 
 def told(stage, done, total, unit):
     print(done, flush=True)

@@ -11,7 +11,8 @@ from kvsync.engines.transformers.engine import LoadedModel, TransformersEngine
 from kvsync.engines.transformers.forward import Forward
 from kvsync.engines.transformers.numerics import numerics_fields
 from kvsync.engines.transformers.probe import probe
-from kvsync.engines.transformers.weights import WeightGuard, weights_digest
+from kvsync.engines.transformers.watch import ModelWatch
+from kvsync.engines.transformers.weights import weights_digest
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.layout import DType
 from kvsync_protocol.limits import MAX_TOKENS
@@ -27,11 +28,15 @@ def assemble(
     attention: str,
     dtype: DType,
     block_tokens: int,
+    *,
+    remember: bool,
 ) -> TransformersEngine:
     """Probe the model, take both fingerprints, run or remember the canary.
 
     Args:
         model_dir: where the tokenizer's files lie, None when it has none.
+        remember: whether the canary may come from the cache. Only for a model that nobody else has had in hand:
+            a patched one has the same weights, the same config and another arithmetic.
 
     Raises:
         EngineError: `engine.*`, when the model turns out to keep or return what is not understood.
@@ -47,7 +52,7 @@ def assemble(
         tokenizer=tokenizer,
         shape=shape,
         determinism=determinism,
-        guard=WeightGuard(model),
+        watch=ModelWatch(model),
         dtype=dtype,
         max_tokens=int(getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS),
         token_limit=model.get_input_embeddings().weight.shape[0],
@@ -65,4 +70,4 @@ def assemble(
         block_tokens=block_tokens,
     )
     numerics = numerics_fields(determinism=determinism, attention=attention, dtype=dtype, schedule=schedule)
-    return TransformersEngine(loaded, schedule, compatible, numerics)
+    return TransformersEngine(loaded, schedule, compatible, numerics, remember=remember)

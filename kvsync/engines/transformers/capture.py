@@ -122,7 +122,7 @@ def _to_host(tensors: dict[tuple[int, str], torch.Tensor]) -> dict[tuple[int, st
         return tensors
     found = {}
     for slot, tensor in tensors.items():
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         found[slot] = host.copy_(tensor, non_blocking=True)
     torch.cuda.synchronize(device)
     return found

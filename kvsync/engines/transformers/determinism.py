@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,7 @@ class Determinism:
 
     @classmethod
     def choose(cls, threads: int, device: torch.device) -> Determinism:
-        """`threads`, or torch's own default when it is 0.
+        """`threads`, or as many as torch has now when it is 0.
 
         Raises:
             EngineError: `engine.threads`.
@@ -57,12 +57,14 @@ class Determinism:
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
+        torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
         torch.backends.mkldnn.deterministic = True  # type: ignore[assignment]
         # These choose attention kernels on the CPU too; cuDNN picks its own by timing and stays out.
         torch.backends.cuda.enable_flash_sdp(enabled=True)
         torch.backends.cuda.enable_mem_efficient_sdp(enabled=True)
         torch.backends.cuda.enable_math_sdp(enabled=True)
         torch.backends.cuda.enable_cudnn_sdp(enabled=False)
+        torch.set_flush_denormal(False)
         # OpenMP and MKL keep the count per thread: another thread may still have another one.
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
@@ -71,9 +73,21 @@ class Determinism:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Settings in place, no gradients, no autocast."""
+        """Settings in place, no gradients, no autocast, tensors where and as torch makes them by itself.
+
+        A caller's `inference_mode` would reach the cache, its default device and dtype whatever names neither.
+        """
         self.apply()
-        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+        dtype = torch.get_default_dtype()
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(mode=False))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.autocast(self.device.type, enabled=False))
+            if torch.get_default_device().type != "cpu":
+                stack.enter_context(torch.device("cpu"))
+            if dtype != torch.float32:
+                torch.set_default_dtype(torch.float32)
+                stack.callback(torch.set_default_dtype, dtype)
             yield
 
     def as_fields(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from kvsync.engines.canary import cached_canary
+from kvsync.engines.canary import cached_canary, run_canary
 from kvsync.engines.engine import BlockSink, Context, Logits
 from kvsync.engines.transformers.capture import BlockAssembler, CapturingCache
 from kvsync.engines.transformers.context import TransformersContext
@@ -23,7 +23,7 @@ from kvsync.engines.transformers.logits import TensorLogits
 from kvsync.engines.transformers.numerics import host_name
 from kvsync.engines.transformers.probe import ModelShape
 from kvsync.engines.transformers.restore import restore_cache
-from kvsync.engines.transformers.weights import WeightGuard
+from kvsync.engines.transformers.watch import ModelWatch
 from kvsync.errors import EngineError
 from kvsync.pack import ArtifactReader
 from kvsync.progress import Progress, silent
@@ -45,7 +45,7 @@ class LoadedModel:
     tokenizer: Any
     shape: ModelShape
     determinism: Determinism
-    guard: WeightGuard
+    watch: ModelWatch
     dtype: DType
     max_tokens: int
     token_limit: int
@@ -60,10 +60,17 @@ class TransformersEngine:
 
     Args:
         numerics: all fields but the canary, which is computed here, or remembered.
+        remember: whether a canary of the same model may be taken from the cache.
     """
 
     def __init__(
-        self, loaded: LoadedModel, schedule: Schedule, compatibility: Fingerprint, numerics: dict[str, str]
+        self,
+        loaded: LoadedModel,
+        schedule: Schedule,
+        compatibility: Fingerprint,
+        numerics: dict[str, str],
+        *,
+        remember: bool,
     ) -> None:
         self._loaded = loaded
         self._forward = loaded.forward
@@ -75,8 +82,14 @@ class TransformersEngine:
         self.vocab = loaded.shape.vocab
         self.max_tokens = loaded.max_tokens
         self.template = loaded.template
-        key = {**numerics, "compatibility": str(compatibility.digest), "host": host_name()}
-        canary = cached_canary(self, min(loaded.token_limit, self.vocab), key)
+        limit = min(loaded.token_limit, self.vocab)
+        key = {
+            **numerics,
+            "compatibility": str(compatibility.digest),
+            "host": host_name(),
+            "probe": str(loaded.shape.digest),
+        }
+        canary = cached_canary(self, limit, key) if remember else run_canary(self, limit)
         self.fingerprints = Fingerprints(
             compatibility, Fingerprint(FingerprintKind.NUMERICS, {**numerics, CANARY_FIELD: str(canary)})
         )
@@ -88,8 +101,8 @@ class TransformersEngine:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the weights are still those that the fingerprint names, as far as can be seen cheaply."""
-        return self._loaded.guard.unchanged()
+        """Whether the model is still the one that the fingerprint names, as far as can be seen cheaply."""
+        return self._loaded.watch.unchanged
 
     def layout(self, tokens: int) -> Layout:
         self._check_length(tokens)
@@ -108,7 +121,8 @@ class TransformersEngine:
         return self._loaded.tokenizer
 
     def new_context(self) -> Context:
-        return TransformersContext(self, new_cache(self._loaded.config), 0, self._forward.device)
+        with self._loaded.determinism.running():
+            return TransformersContext(self, new_cache(self._loaded.config), 0, self._forward.device)
 
     def prefill(
         self,
@@ -126,7 +140,7 @@ class TransformersEngine:
             if sink is not None:
                 assembler = BlockAssembler(self.groups, schedule.block_tokens, start, cache, sink)
                 target = CapturingCache(cache, assembler.record)
-            last = torch.empty(0)
+            last = torch.empty(0, device="cpu")
             for begin, end in schedule.segments(start, stop):
                 last = self._forward(target, tokens[begin - start : end - start], keep=1)
                 if assembler is not None:
@@ -163,7 +177,7 @@ class TransformersEngine:
     def restore(self, reader: ArtifactReader, position: int) -> Context:
         self._check_length(position)
         with self._lock, self._loaded.determinism.running():
-            self._loaded.guard.check()
+            self._loaded.watch.check()
             cache = restore_cache(self._loaded.config, self.groups, reader, position, self._forward.device)
             return TransformersContext(self, cache, position, self._forward.device)
 
@@ -205,7 +219,7 @@ class TransformersEngine:
             own.check(self)
             self._check_tokens(tokens)
             self._check_length(own.position + len(tokens))
-            self._loaded.guard.check()
+            self._loaded.watch.check()
             with self._loaded.determinism.running(), own.moving(len(tokens)) as start:
                 yield own.cache, start
 
@@ -216,7 +230,7 @@ class TransformersEngine:
 
     def _room(self, positions: int) -> torch.Tensor:
         """Host memory for logits, `[positions, vocab]`."""
-        return torch.empty((positions, self.vocab), dtype=TO_TORCH[self._loaded.shape.logits_dtype])
+        return torch.empty((positions, self.vocab), dtype=TO_TORCH[self._loaded.shape.logits_dtype], device="cpu")
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         if not tokens:

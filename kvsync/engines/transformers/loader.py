@@ -20,7 +20,7 @@ from kvsync.engines.transformers.engine import TransformersEngine
 from kvsync.engines.transformers.layers import new_cache
 from kvsync.engines.transformers.quiet import quiet_and_offline
 from kvsync.engines.transformers.support import AUTO, check_attention, check_config
-from kvsync.engines.transformers.weights import cached_weights_digest, own
+from kvsync.engines.transformers.weights import cached_weights_digest, file_stamps, own
 from kvsync.errors import EngineError, NotFoundError
 from kvsync_protocol.layout import DType
 from kvsync_protocol.limits import BLOCK_TOKENS
@@ -64,6 +64,7 @@ def load(
         kind = dtype or from_torch(getattr(config, "dtype", None) or torch.float32)
         _check_dtype(kind, place)
         tokenizer = load_tokenizer(model_dir)
+        stamps = file_stamps(model_dir)
         model = _model(model_dir, config, kind, attention).to(place)
         used = str(model.config._attn_implementation)
         check_attention(used)
@@ -73,8 +74,8 @@ def load(
             "loader": f"transformers {transformers.__version__}",
             "torch": torch.__version__,
         }
-        weights = cached_weights_digest(model, model_dir, settings, reverify=reverify)
-        return assemble(model, tokenizer, model_dir, weights, determinism, used, kind, block_tokens)
+        weights = cached_weights_digest(model, model_dir, stamps, settings, reverify=reverify)
+        return assemble(model, tokenizer, model_dir, weights, determinism, used, kind, block_tokens, remember=True)
 
 
 def _check_dir(model_dir: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kvsync.engines.transformers.capture import CapturingCache
-from kvsync.engines.transformers.dtypes import TO_TORCH, from_torch
+from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes, from_torch
 from kvsync.engines.transformers.forward import Forward
 from kvsync.engines.transformers.layers import (
     LayerShape,
@@ -20,6 +21,7 @@ from kvsync.engines.transformers.layers import (
     window_of,
 )
 from kvsync.errors import EngineError
+from kvsync_protocol.digest import Digest
 from kvsync_protocol.layout import DType, Group
 
 PROBE_TOKENS = (0, 1)
@@ -32,6 +34,8 @@ class ModelShape:
     groups: tuple[Group, ...]
     vocab: int
     logits_dtype: DType
+    digest: Digest
+    """Of all that the call computed: a remembered canary belongs to it."""
 
 
 def probe(forward: Forward, config: Any) -> ModelShape:
@@ -62,7 +66,14 @@ def probe(forward: Forward, config: Any) -> ModelShape:
     groups = groups_of(shapes)
     for group in groups:
         check_cache(cache, groups, len(PROBE_TOKENS), TO_TORCH[group.dtype])
-    return ModelShape(groups, logits.shape[-1], from_torch(logits.dtype))
+    return ModelShape(groups, logits.shape[-1], from_torch(logits.dtype), _digest(logits, states))
+
+
+def _digest(logits: torch.Tensor, states: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Digest:
+    state = hashlib.sha256()
+    for tensor in (logits, *(part for index in sorted(states) for part in states[index])):
+        state.update(as_bytes(tensor.detach().cpu().contiguous()))
+    return Digest(state.digest())
 
 
 def _shape(index: int, layer: object, key: torch.Tensor, value: torch.Tensor) -> LayerShape:

@@ -60,6 +60,7 @@ def _allocate(groups: Sequence[Group], position: int, *, pinned: bool) -> dict[t
         (layer, part): torch.empty(
             (1, group.kv_heads, position - group.first_needed(position), dim),
             dtype=TO_TORCH[group.dtype],
+            device="cpu",
             pin_memory=pinned,
         )
         for group in groups

@@ -1,4 +1,4 @@
-"""The weights as they lie in memory: owned, aligned, hashed, and watched for later writes."""
+"""The weights as they lie in memory: owned, aligned and hashed. `watch` notices later writes."""
 
 from __future__ import annotations
 
@@ -63,52 +63,33 @@ def weights_digest(model: Any) -> Digest:
     return Digest(state.digest())
 
 
-def cached_weights_digest(model: Any, model_dir: Path, settings: dict[str, str], *, reverify: bool) -> Digest:
-    """`weights_digest`, remembered for as long as no weight file changes path, size, mtime or inode.
+def cached_weights_digest(
+    model: Any, model_dir: Path, before: dict[str, str], settings: dict[str, str], *, reverify: bool
+) -> Digest:
+    """`weights_digest`, remembered for as long as no weight file changes path, size, times or inode.
 
     Args:
+        before: `file_stamps` from before the model was loaded: files that changed since are not what is in memory.
         settings: what else decides the bytes in memory: dtype, versions of the loading code.
         reverify: hash again whatever is remembered.
     """
-    key = {**settings, **dict(_stamps(model_dir))}
+    key = {**settings, **before}
     memo = DigestMemo("weights")
     found = None if reverify else memo.get(key)
     if found is None:
         found = weights_digest(model)
-        # Files that changed while they were hashed must not be remembered under either state.
-        if {**settings, **dict(_stamps(model_dir))} == key:
+        # Files that changed while they were loaded or hashed must not be remembered under either state.
+        if file_stamps(model_dir) == before:
             memo.put(key, found)
     return found
 
 
-def _stamps(model_dir: Path) -> Iterator[tuple[str, str]]:
+def file_stamps(model_dir: Path) -> dict[str, str]:
+    """What changes with every write of a weight or config file; the ctime too, since an mtime can be set back."""
+    stamps = {}
     for path in sorted(model_dir.resolve().iterdir()):
         if path.suffix in (".safetensors", ".json"):
             stat = path.stat()
-            yield f"file:{path}", f"{stat.st_size} {stat.st_mtime_ns} {stat.st_dev}:{stat.st_ino}"
-
-
-class WeightGuard:
-    """Notices cheaply that parameters were replaced or written in place since the fingerprint was taken.
-
-    Writes through `tensor.data` escape it; `verify_weights` hashes everything.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._marks = self._now()
-
-    def _now(self) -> list[tuple[int, int]]:
-        return [(parameter.data_ptr(), parameter._version) for parameter in self._model.parameters()]
-
-    def unchanged(self) -> bool:
-        return self._marks == self._now()
-
-    def check(self) -> None:
-        """Raises EngineError `engine.weights_changed`."""
-        if not self.unchanged():
-            raise EngineError(
-                "engine.weights_changed",
-                "the model's weights were written after its fingerprint was taken",
-                hint="make a new engine for the changed model",
-            )
+            times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
+            stamps[f"file:{path}"] = f"{stat.st_size} {times} {stat.st_dev}:{stat.st_ino}"
+    return stamps

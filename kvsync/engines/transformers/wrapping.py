@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from kvsync.errors import EngineError
 from kvsync_protocol.limits import BLOCK_TOKENS
 
 _ENGINES: Final = "_kvsync_engines"
+_MAKING: Final = threading.RLock()
+"""Two engines for one model, made by two threads at once, would each lock only themselves."""
 
 
 class _Engines(dict[tuple[int, int, int], TransformersEngine]):
@@ -36,7 +39,12 @@ class _Engines(dict[tuple[int, int, int], TransformersEngine]):
 def wrap(
     model: Any, *, threads: int = 0, tokenizer: Any = None, block_tokens: int = BLOCK_TOKENS
 ) -> TransformersEngine:
-    """See `kvsync.engines.as_engine`."""
+    """See `kvsync.engines.as_engine`. From any thread; engines are made one after the other."""
+    with _MAKING:
+        return _wrap(model, threads, tokenizer, block_tokens)
+
+
+def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int) -> TransformersEngine:
     if not isinstance(model, PreTrainedModel):
         raise EngineError(
             "engine.unsupported_model",
@@ -51,7 +59,7 @@ def wrap(
     places = {parameter.device for parameter in model.parameters()}
     if len(places) != 1 or next(iter(places)).type not in ("cpu", "cuda"):
         raise EngineError("engine.device", "the model does not lie on one CPU or CUDA device as a whole")
-    if model.training:
+    if any(module.training for module in model.modules()):
         raise EngineError("engine.training", "the model is in training mode", hint="call model.eval()")
     if getattr(model, "_hf_peft_config_loaded", False):
         raise EngineError(
@@ -68,7 +76,10 @@ def wrap(
         folder = _tokenizer_folder(model if tokenizer is None else tokenizer)
         if tokenizer is None and folder is not None:
             tokenizer = load_tokenizer(folder)
-        engine = assemble(model, tokenizer, folder, weights_digest(model), determinism, attention, kind, block_tokens)
+        weights = weights_digest(model)
+        engine = assemble(
+            model, tokenizer, folder, weights, determinism, attention, kind, block_tokens, remember=False
+        )
     engines[key] = engine
     return engine
 
