@@ -68,6 +68,7 @@ class PullDraft:
         self._parts, self._envelope, self._manifest = parts, envelope, manifest
         self._landed: dict[Digest, int] = {}
         self._landed_lock = threading.Lock()
+        self._ending = threading.Lock()  # a caller that was cancelled leaves while its thread still publishes
         self._lock: DraftLock | None = DraftLock.acquire(parts.folder(leases.PARTIAL), self.artifact.hex, deadline)
         try:
             fresh = self._lock.folder.status(LEAVES) is None
@@ -142,6 +143,10 @@ class PullDraft:
         Raises:
             StoreError: `store.incomplete` while leaves are missing; `store.full`, `store.unwritable`.
         """
+        with self._ending:
+            return self._publish()
+
+    def _publish(self) -> StoredArtifact:
         lock, parts = self._held(), self._parts
         missing = self.missing()
         if missing:
@@ -175,6 +180,10 @@ class PullDraft:
 
     def close(self) -> None:
         """Leave the draft; safe to call twice. Counts that cannot be written now are made up for later."""
+        with self._ending:
+            self._leave()
+
+    def _leave(self) -> None:
         lock, self._lock = self._lock, None
         if lock is None:
             return

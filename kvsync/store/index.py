@@ -208,7 +208,11 @@ def add_chunks(db: sqlite3.Connection, chunks: dict[Digest, int]) -> None:
     db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?)", [(d.raw, size) for d, size in chunks.items()])
 
 
-def snapshot(db: sqlite3.Connection) -> dict[str, set[tuple[object, ...]]]:
+Snapshot = dict[str, set[tuple[object, ...]]]
+"""Rows by table."""
+
+
+def snapshot(db: sqlite3.Connection) -> Snapshot:
     """The content of every table without SQLite's own row numbers, to compare two indexes by."""
     return {name: set(db.execute(query).fetchall()) for name, query in _SNAPSHOT.items()}
 

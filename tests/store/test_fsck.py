@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 
 import pytest
 
 from kvsync.errors import NotFoundError, StoreError, UnavailableError
-from kvsync.store import Store
+from kvsync.store import Store, StoreLimits
+from kvsync.store.locks import DraftLock
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.signing import SigningKey
@@ -307,3 +310,34 @@ def test_signatures_of_all_signers_survive_fsck(store, make_artifact, fill):
     store.add_signatures(artifact.manifest.seal(second), {second.public})
     assert store.fsck().clean
     assert len(store.artifact(artifact.id).envelope.signatures) == 2
+
+
+def test_work_under_way_is_no_finding(store, root, make_artifact, fill):
+    """A draft is locked, then its files are written, then it is registered; chunks land before they are counted."""
+    for seed in range(3):
+        fill(store, make_artifact(seed, 20))
+    artifact = make_artifact(9, 40)
+    lock = DraftLock.acquire(store._parts.folder("partial"), artifact.id.hex, None)
+    for name, data in (("envelope.json", artifact.envelope.encode()), ("tokens", artifact.tokens)):
+        store._parts.temp.publish(data, lock.folder, name)
+    assert store.fsck().clean
+    store._parts.temp.publish(artifact.leaves, lock.folder, "leaves")
+    lock.release()
+    stop = threading.Event()
+
+    def churn():
+        with Store.open(root, StoreLimits(free_floor_bytes=0)) as other:
+            while not stop.is_set():
+                fill(other, artifact)
+                with contextlib.suppress(StoreError):
+                    other.remove(artifact.id)
+                other.gc()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        findings = [finding for _ in range(40) for finding in store.fsck().findings]
+    finally:
+        stop.set()
+        thread.join()
+    assert findings == []

@@ -245,3 +245,26 @@ def test_descriptors_are_given_back(root, make_artifact, fill):
         store.fsck()
         store.gc()
     assert open_descriptors() == before
+
+
+def test_a_draft_ends_once_however_many_threads_end_it(store, make_artifact):
+    """A deadline leaves a draft whose thread still publishes; whoever closes a lock twice closes another's file."""
+    before = open_descriptors()
+    for seed in range(15):
+        artifact = make_artifact(seed, 40)
+        draft = store.pull_draft(*artifact.parts)
+        for index, chunk in enumerate(artifact.chunks):
+            draft.put(index, chunk)
+        with ThreadPoolExecutor(4) as pool:
+            started = threading.Barrier(4)
+
+            def end(call, started=started):
+                started.wait()
+                call()
+
+            ends = [pool.submit(end, call) for call in (draft.publish, draft.close) * 2]
+        refused = [error for each in ends if (error := each.exception()) is not None]
+        assert {getattr(error, "code", error) for error in refused} <= {"store.draft_closed"}
+        assert 1 <= len(refused) <= 2
+    assert open_descriptors() == before
+    assert store.fsck().clean
