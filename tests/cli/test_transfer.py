@@ -77,6 +77,11 @@ def test_a_pull_that_a_policy_forbids_moves_nothing(kvsync, home, offered, tiny_
     refused = [v for v in dry.json["verdicts"] if not v["allowed"]]
     assert [(v["policy"], v["code"]) for v in refused] == [("fingerprints", "mismatch.compatibility")]
     assert "no (mismatch.compatibility)" in kvsync(*wrong, "--dry-run").out
+    (home / "config.toml").write_text("max_artifact_bytes = 1000\n")
+    large = kvsync("pull", "provider", "doc", "--dry-run", "--json")
+    assert (large.status, [v["code"] for v in large.json["verdicts"] if not v["allowed"]]) == (5, ["policy.size"])
+    assert kvsync("pull", "provider", "doc", "--json").code == "policy.size"
+    (home / "config.toml").unlink()
     before = tree_hash(home / "store" / "chunks")
     real = kvsync(*wrong, "--json")
     assert (real.status, real.code) == (6, "mismatch.compatibility")
