@@ -36,12 +36,12 @@ class _Bars:
 
 
 def rate(done: int, elapsed_s: float, unit: str) -> str:
-    """`412 tokens/s`, `318.2 MB/s`; empty before anything was measured."""
+    """`412 tokens/s`, `318.2 MB/s`; empty before anything was measured, and for what is only counted."""
     if done <= 0 or elapsed_s <= 0:
         return ""
     if unit == "bytes":
         return f"{done / elapsed_s / 1e6:.1f} MB/s"
-    return f"{done / elapsed_s:.0f} {unit}/s"
+    return f"{done / elapsed_s:.0f} tokens/s" if unit == "tokens" else ""
 
 
 @contextmanager

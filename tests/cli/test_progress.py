@@ -30,6 +30,7 @@ class FakeTerminal(io.StringIO):
         (1000, 2.0, "tokens", "500 tokens/s"),
         (64_000_000, 0.5, "bytes", "128.0 MB/s"),
         (0, 1.0, "bytes", ""),
+        (3, 1.0, "files", ""),
         (5, 0.0, "tokens", ""),
     ],
 )
