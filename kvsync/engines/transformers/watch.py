@@ -8,7 +8,6 @@ from the start, such as a patched `forward`, is the canary's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -20,6 +19,7 @@ SAMPLES: Final = 8
 
 _PLAIN: Final = (bool, int, float, str, type(None), torch.dtype)
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
+_TENSORS: Final = ("_parameters", "_buffers")
 _CALLS: Final = ("forward", "_call_impl", "_compiled_call_impl")
 
 
@@ -33,8 +33,10 @@ class ModelWatch:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._tensors = list(_tensor_marks(model))
-        self._modules = list(_module_marks(model))
+        self._attention = _attention(model)
+        self._modules = [_ModuleMark(name, module) for name, module in model.named_modules()]
+        self._tensors = _holders(model)
+        self._places = _tensor_marks(self._tensors)
         self._samples = _samples(model)
 
     @property
@@ -68,52 +70,68 @@ class ModelWatch:
             )
 
     def _change(self) -> str:
-        if self._tensors != list(_tensor_marks(self._model)):
-            return "weights"
-        now = list(_module_marks(self._model))
-        if len(now) != len(self._modules):
-            return "the modules"
-        # The marks keep what they compare alive, so an identity cannot come back for another object.
-        return next((old[0] for old, new in zip(self._modules, now, strict=True) if old != new), "")
+        """What was changed, "" for nothing. Runs before every computation, so it only walks what it has kept."""
+        if _attention(self._model) != self._attention:
+            return "the attention implementation"
+        changed = next((mark.name for mark in self._modules if not mark.holds()), "")
+        # Last, since exchanged modules bring their own tensors.
+        return changed or ("" if _tensor_marks(self._tensors) == self._places else "weights")
 
 
-class _Same:
-    """A value that equals only itself."""
+class _ModuleMark:
+    """What one module was: its children, tensors, hooks, patched calls and plain settings.
 
-    __slots__ = ("value",)
+    Everything compared is kept, hence alive, so an identity cannot come back for another object.
+    """
 
-    def __init__(self, value: object) -> None:
-        self.value = value
+    __slots__ = ("_children", "_hooks", "_kind", "_module", "_names", "_slots", "_state", "_values", "name")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+    def __init__(self, name: str, module: Any) -> None:
+        self.name = f"module {name}" if name else "the top module"
+        self._module = module
+        self._kind = type(module)
+        self._state = state = vars(module)
+        plain = [] if _rescales(module) else [key for key, value in state.items() if isinstance(value, _PLAIN)]
+        self._names = (*_CALLS, *plain)
+        self._values = tuple(map(state.get, self._names))
+        self._hooks = [dict(state[kind]) for kind in _HOOKS]
+        self._children = dict(state["_modules"])
+        self._slots = [tuple(state[kind]) for kind in _TENSORS]
 
-    __hash__ = None  # type: ignore[assignment]
+    def holds(self) -> bool:
+        """Whether it still is."""
+        state = self._state
+        return (
+            tuple(map(state.get, self._names)) == self._values
+            and state["_modules"] == self._children
+            and [state[kind] for kind in _HOOKS] == self._hooks
+            and [tuple(state[kind]) for kind in _TENSORS] == self._slots
+            and type(self._module) is self._kind
+        )
 
 
-def _tensor_marks(model: Any) -> Iterator[tuple[int, int]]:
-    for parameter in model.parameters():
-        yield _mark(parameter)
-    for module in model.modules():
-        if not _rescales(module):
-            for buffer in module.buffers(recurse=False):
-                yield _mark(buffer)
+def _attention(model: Any) -> object:
+    return getattr(getattr(model, "config", None), "_attn_implementation", None)
 
 
-def _mark(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor lies and how often it was written; the latter is not counted for inference tensors."""
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+def _holders(model: Any) -> list[tuple[dict[str, torch.Tensor | None], str]]:
+    """Where each parameter and buffer hangs; a replaced tensor hangs in the same place."""
+    return [
+        (vars(module)[kind], name)
+        for module in model.modules()
+        for kind in _TENSORS
+        if kind == "_parameters" or not _rescales(module)
+        for name in vars(module)[kind]
+    ]
 
 
-def _module_marks(model: Any) -> Iterator[tuple[Any, ...]]:
-    config = getattr(model, "config", None)
-    yield "the attention implementation", getattr(config, "_attn_implementation", None)
-    for name, module in model.named_modules():
-        state = vars(module)
-        plain = () if _rescales(module) else tuple(i for i in state.items() if isinstance(i[1], _PLAIN))
-        calls = tuple(_Same(state.get(call)) for call in _CALLS)
-        hooks = tuple(_Same(hook) for kind in _HOOKS for hook in state[kind].values())
-        yield f"module {name}" if name else "the top module", _Same(module), type(module), calls, hooks, plain
+def _tensor_marks(holders: list[tuple[dict[str, torch.Tensor | None], str]]) -> list[tuple[int, int]]:
+    """Where tensors lie and how often they were written; the latter is not counted for inference tensors."""
+    tensors = (holder.get(name) for holder, name in holders)
+    return [
+        (-1, -1) if tensor is None else (tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version)
+        for tensor in tensors
+    ]
 
 
 def _rescales(module: Any) -> bool:
