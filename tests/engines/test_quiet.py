@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from kvsync.engines import as_engine, load_engine
 from kvsync.engines.transformers import load
+from kvsync.engines.transformers.quiet import quiet_and_offline
 from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest
 from tests.engines.tiny_models import BLOCK, Models, edit_config, some_tokens
@@ -53,6 +54,13 @@ def test_loading_opens_no_connection(tiny: Models, tmp_path: Path, monkeypatch: 
     folder = Path(shutil.copytree(tiny.folder("llama"), tmp_path / "copy"))
     edit_config(folder, _name_or_path="someone/some-model")
     load(folder)
+
+
+def test_the_hub_client_is_offline_inside_and_as_before_outside() -> None:
+    before = huggingface_hub.is_offline_mode()
+    with quiet_and_offline():
+        assert huggingface_hub.is_offline_mode()
+    assert huggingface_hub.is_offline_mode() == before
 
 
 def digest(engine_call: Callable[[], Digest]) -> Digest:
