@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,7 +23,7 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.remote_errors import remote_error
-from kvsync.peer.stream import tls_error
+from kvsync.peer.stream import LEAST_RATE, tls_error
 from kvsync_protocol import bulk, routes
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
@@ -155,7 +156,7 @@ class PeerClient:
             raise UsageError("peer.client_closed", "the client is not open")
         stall = self._settings.stall_timeout_s
         timeout = aiohttp.ClientTimeout(
-            total=self._deadline.remaining(),
+            total=self._deadline.remaining(4 * stall + (limit + len(data or b"")) / LEAST_RATE),
             sock_connect=min(CONNECT_S, stall),
             sock_read=stall,
             ceil_threshold=float("inf"),
@@ -169,7 +170,7 @@ class PeerClient:
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                body = await _read(response, limit if response.status == 200 else MAX_JSON_BYTES)
+                body = await _read(response, limit if response.status == 200 else MAX_JSON_BYTES, stall)
                 if response.status != 200:
                     raise remote_error(self.peer.name, response.status, body)
                 return body
@@ -188,7 +189,7 @@ class PeerClient:
             return UnavailableError("peer.stalled", f"{self.peer.name} does not answer", hint="try again later")
         if isinstance(error, aiohttp.ClientConnectorError):
             number = error.os_error.errno or 0
-            reason = os.strerror(number) if number > 0 else str(error.os_error.strerror)
+            reason = os.strerror(number) if number > 0 else error.os_error.strerror or "the connection ended"
             return UnavailableError("peer.unreachable", reason.lower())
         return UnavailableError("peer.closed", f"{self.peer.name} ended the connection: {error}")
 
@@ -212,10 +213,13 @@ class _PinnedConnector(aiohttp.TCPConnector):
         return connection
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    found = bytearray()
+async def _read(response: aiohttp.ClientResponse, limit: int, stall_s: float) -> bytes:
+    """All of the body. Raises MalformedError `message.size`; TimeoutError when it comes too slowly."""
+    found, began = bytearray(), time.monotonic()
     async for piece in response.content.iter_chunked(256 * KiB):
         found += piece
         if len(found) > limit:
             raise MalformedError("message.size", f"an answer of more than {limit} bytes")
+        if time.monotonic() > began + stall_s + len(found) / LEAST_RATE:
+            raise TimeoutError("a byte now and then is as good as nothing")
     return bytes(found)

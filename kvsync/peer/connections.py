@@ -24,7 +24,8 @@ class Connection:
 
 
 class ConnectionTable:
-    """At most `limit` connections from accept to close; strangers hold at most half of them.
+    """At most `limit` connections from accept to close; strangers hold at most half of them, and one known
+    key three quarters (but four if it likes), so that nobody keeps everybody else out.
 
     A connection is first `admit`ted, then either `release`d or, once its key is proven, `add`ed and
     in the end `remove`d. Safe for several threads.
@@ -54,12 +55,15 @@ class ConnectionTable:
             self._changed.notify_all()
 
     def add(self, connection: Connection) -> None:
-        """Enter an admitted connection whose handshake is done."""
+        """Enter an admitted connection whose handshake is done. One beyond its key's share is broken at once."""
         with self._changed:
             self._pending -= 1
             self._open.add(connection)
             draining = self._draining
-        if draining:
+            held = sum(other.key == connection.key for other in self._open)
+        if held > max(4, self._limit * 3 // 4):
+            connection.abort()
+        elif draining:
             connection.drain()
 
     def remove(self, connection: Connection) -> None:

@@ -26,7 +26,7 @@ from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.errors import CodedError, TrustError
 from kvsync_protocol.signing import SigningKey
-from tests.conftest import build_artifact
+from tests.conftest import SIGNER, build_artifact
 from tests.peer.test_client_hello import hello as client_hello
 from tests.sync.nodes import Node
 
@@ -364,11 +364,30 @@ async def test_strangers_cannot_take_every_connection(make_node: Callable[..., N
         assert await works(getter, provider)
 
 
+async def test_one_peer_cannot_take_every_connection(make_node: Callable[..., Node]) -> None:
+    provider = make_node("provider", Settings(stall_timeout_s=5, max_connections=8))
+    greedy, other = make_node("greedy"), make_node("other")
+    for node in (greedy, other):
+        provider.meet(node, "get")
+        node.trust.add("signer", SIGNER.public)
+    provider.keep(ARTIFACT)
+    async with provider.serving():
+        with contextlib.ExitStack() as stack:
+            held = []
+            for _ in range(8):
+                connection = await asyncio.to_thread(handshake, greedy, provider, bulk.ALPN)
+                held.append(stack.enter_context(connection))
+            assert [await asyncio.to_thread(ended, connection) for connection in held[6:]] == [True, True]
+            report = await other.pull(provider, ARTIFACT.id, settings={"streams": 1})
+            assert report.chunks_moved == len(ARTIFACT.chunks)
+            assert all(_open(connection) for connection in held[:6])
+
+
 def _open(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
         return bool(connection.recv(1))
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError):
         return True
     except ConnectionResetError:
         return False
