@@ -54,5 +54,5 @@ def bars(stream: TextIO) -> Iterator[Report]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(file=stream), transient=True) as drawn:
+    with Progress(*columns, console=Console(file=stream), transient=True, refresh_per_second=4) as drawn:
         yield _Bars(drawn)
