@@ -9,8 +9,8 @@ import typer
 from kvsync.cli._command import Run, command
 from kvsync.cli._render import Facts, Outcome, Table, plural, size
 from kvsync.cli.artifacts import ArtifactArgument
-from kvsync.errors import EXIT_STATUS, UsageError
-from kvsync_protocol.errors import IntegrityError
+from kvsync.errors import EXIT_STATUS, NotFoundError, UsageError
+from kvsync_protocol.errors import IntegrityError, TrustError
 
 if TYPE_CHECKING:
     from kvsync.store import FsckReport
@@ -30,9 +30,17 @@ def rm(run: Run, artifact: ArtifactArgument) -> Outcome:
     Chunks that no other artifact has go with the next `kvsync gc`.
     """
     with run.store() as store:
-        found = store.resolve(artifact)
-        store.remove(found)
-        names = [held.name for held in store.refs() if held.artifact == found]
+        refs = store.refs()
+        try:
+            found = store.resolve(artifact)
+        except TrustError:  # nobody follows an expired name any more, but it can be forgotten
+            found = next(held.artifact for held in refs if held.name == artifact)
+        names = [held.name for held in refs if held.artifact == found]
+        try:
+            store.remove(found)
+        except NotFoundError:
+            if not names:
+                raise
         for name in names:
             store.remove_ref(name)
     return Outcome({"artifact": str(found), "names": names}, [f"{found} is removed"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvsync.store import Store, StoreLimits
+from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 
 
@@ -146,6 +148,18 @@ def test_rm_takes_the_names_along_and_gc_the_chunks(kvsync, home, put, make_arti
     assert not chunk_path(home, artifact, 0).exists()
     assert kvsync("verify", "other").status == 0
     assert kvsync("gc", "--json").json["chunks"] == 0
+
+
+def test_rm_forgets_names_that_lead_nowhere_or_are_expired(kvsync, home, make_artifact):
+    artifact = make_artifact(13)
+    with Store.open(home / "store", StoreLimits(free_floor_bytes=0)) as store:
+        for name, expires in (("gone", None), ("expired", 1_600_000_000)):
+            ref = Ref(name, artifact.id if expires is None else make_artifact(14).id, 1, expires)
+            store.set_ref(ref, ref.seal(artifact.key), artifact.key.public)
+    for name in ("gone", "expired"):
+        assert kvsync("rm", name, "--json").json["names"] == [name]
+        assert kvsync("rm", name, "--json").code == "store.unknown_name"
+    assert kvsync("rm", str(artifact.id), "--json").code == "store.unknown_artifact"
 
 
 def test_fsck_is_clean_on_a_sound_store(kvsync, home, put, make_artifact):
