@@ -45,7 +45,11 @@ class Home:
 
     @classmethod
     def locate(cls, explicit: Path | None = None) -> Home:
-        """`explicit`, else $KVSYNC_HOME, else the user's data directory."""
+        """`explicit`, else $KVSYNC_HOME, else the user's data directory.
+
+        Raises:
+            UsageError: `home.variable` when the variable is empty, `home.user` for a `~name` of nobody here.
+        """
         if explicit is None and HOME_VARIABLE in os.environ:
             value = os.environ[HOME_VARIABLE]
             if not value:
@@ -54,7 +58,10 @@ class Home:
                 )
             explicit = Path(value)
         root = explicit or Path(platformdirs.user_data_dir("kvsync", appauthor=False))
-        return cls(root.expanduser().absolute())
+        try:
+            return cls(root.expanduser().absolute())
+        except RuntimeError as error:
+            raise UsageError("home.user", f"{root} names nobody's directory", hint="give a full path") from error
 
     @property
     def config_file(self) -> Path:

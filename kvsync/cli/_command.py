@@ -18,6 +18,7 @@ import typer
 
 from kvsync.cli._render import Outcome, Terminal
 from kvsync.config import Home, Settings
+from kvsync.errors import UsageError
 from kvsync.files import make_private_dir
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 HomeOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--home", metavar="DIR", help="This node's home; default $KVSYNC_HOME or the user's data folder."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
@@ -134,8 +135,11 @@ def _finish(context: typer.Context, options: dict[str, object], function: Callab
         quiet=bool(options["quiet"] or before["quiet"]),
         verbose=bool(options["verbose"] or before["verbose"]),
     )
-    home = options["home"] or before["home"]
-    outcome = function(Run(Home.locate(home if isinstance(home, Path) else None), terminal))
+    home = before["home"] if options["home"] is None else options["home"]
+    if home == "":
+        # Path("") is the current directory: an unset variable in a script must not put keys there.
+        raise UsageError("home.empty", "--home is empty", hint="name a directory")
+    outcome = function(Run(Home.locate(None if home is None else Path(str(home))), terminal))
     terminal.show(outcome)
     if outcome.status:
         raise typer.Exit(outcome.status)

@@ -49,7 +49,9 @@ def _read_file(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise NotFoundError("document.missing", f"there is no document {path}") from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise StoreError("document.unreadable", f"{path} cannot be read: {error}") from error
+        detail = getattr(error, "strerror", None) or str(error)
+        hint = "check owner and mode"
+        raise StoreError("document.unreadable", f"{path} cannot be read: {detail}", hint=hint) from error
     if not stat.S_ISREG(found.st_mode):
         raise UsageError("document.kind", f"{path} is not a file", hint="name a text file, or - for standard input")
     if found.st_size > MAX_DOCUMENT_BYTES:

@@ -131,6 +131,10 @@ def _workspace(*, keep: bool) -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="kvsync-demo-"))
     try:
         yield root
+    except CodedError as error:
+        # What the hint names, a daemon's log for example, must still be there when it is read.
+        keep = keep or str(root) in error.hint
+        raise
     finally:
         if not keep:
             shutil.rmtree(root)

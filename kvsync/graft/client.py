@@ -17,8 +17,8 @@ from kvsync.config import Home, Settings
 from kvsync.engines import as_engine
 from kvsync.engines.engine import Engine
 from kvsync.graft.deposit import deposit, set_name
-from kvsync.graft.graft import Graft, graft
-from kvsync.graft.match import Match, best_matches
+from kvsync.graft.graft import Graft, graft, lookup
+from kvsync.graft.match import Match
 from kvsync.graft.tokens import Tokens, token_ids
 from kvsync.keys import NodeKeys, PeerBook, TrustList
 from kvsync.progress import Progress, silent
@@ -89,11 +89,11 @@ class Client:
         )
 
     def lookup(self, tokens: Tokens, *, model: Any) -> Match | None:
-        """The stored artifact that covers most of `tokens` under this model's fingerprints, if any does."""
-        engine = self._engine(model)
-        accept = self.settings.accept
-        found = best_matches(self.store, token_ids(tokens), engine.fingerprints, engine.schedule, accept=accept)
-        return found[0] if found else None
+        """The artifact that a graft of `tokens` would begin with, all checks but its chunks' hashes passed."""
+        ids = token_ids(tokens)
+        if not ids:
+            return None
+        return lookup(self.store, self._trust.keys(), self._engine(model), ids, accept=self.settings.accept)
 
     def graft(
         self,

@@ -7,6 +7,7 @@ read. The cache is built aside; a failure at any point drops it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from kvsync_protocol.signing import PublicKey
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,24 @@ def graft(
         miss = "no artifact of this model and arithmetic that is stored here begins like these tokens"
         refusal = Refusal.of(NotFoundError("graft.miss", miss, hint="kvsync pull, or kvsync compute"))
     return _nothing(engine, tokens, record, refusal, recompute=recompute)
+
+
+def lookup(
+    store: Store, trusted: Collection[PublicKey], engine: Engine, tokens: Sequence[int], *, accept: str = "equal"
+) -> Match | None:
+    """What `graft` would begin with: the longest match whose description passes every check.
+
+    Its chunks are verified when they are read, by `graft`.
+    """
+    for candidate in _candidates(store, engine, tokens, None, accept):
+        try:
+            with store.hold(candidate) as stored:
+                return _check(stored, trusted, engine, tokens, accept, None, _Record()).match
+        except EngineError:
+            raise
+        except CodedError as error:
+            logger.debug("%s is passed over: %s", candidate, error)
+    return None
 
 
 def _candidates(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kvsync.engines.cachedir import cache_dir
-from kvsync.errors import KvsyncError, NotFoundError
+from kvsync.errors import EngineError, KvsyncError, NotFoundError
 from kvsync.files import read_limited
 from kvsync.models.catalog import CATALOG, CatalogModel
 from kvsync_protocol import strictjson
@@ -73,6 +73,7 @@ def resolve(name_or_path: str | Path) -> Path:
 
     Raises:
         NotFoundError: `model.not_fetched`, `model.missing` for a path where there is nothing, `model.unknown`.
+        EngineError: `engine.unreadable` for a path this user may not look at.
     """
     text = str(name_or_path)
     if text in CATALOG:
@@ -80,10 +81,16 @@ def resolve(name_or_path: str | Path) -> Path:
         if found is None:
             raise NotFoundError("model.not_fetched", f"{text} is not here yet", hint=f"kvsync model fetch {text}")
         return found
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or len(path.parts) > 1:
+    try:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            return path
+        there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        detail = getattr(error, "strerror", None) or str(error)
+        hint = "check owner and mode"
+        raise EngineError("engine.unreadable", f"{text} cannot be read: {detail}", hint=hint) from error
+    if there or len(path.parts) > 1:
         raise NotFoundError("model.missing", f"there is no model directory {path}", hint="kvsync model ls")
     raise NotFoundError(
         "model.unknown", f"no model is called {text!r}", hint=f"a directory, or one of {', '.join(CATALOG)}"

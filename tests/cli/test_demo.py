@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from kvsync.cli._render import Terminal
 from kvsync.cli.demo import outcome
 from kvsync.demo.result import DemoResult, OneShot, Pair
+from kvsync.demo.run import _workspace
+from kvsync.errors import UnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,19 @@ def test_the_last_screen_is_a_table_that_shows_what_is_equal(capsys):
 def test_a_demo_of_which_one_check_failed_exits_with_a_failure(changes):
     found = outcome(result(**changes))
     assert (found.status, found.data["ok"]) == (4, False)
+
+
+@pytest.mark.parametrize(("named", "kept"), [(True, True), (False, False)])
+def test_a_failed_demo_keeps_what_its_hint_names_and_nothing_else(named, kept):
+    places = []
+
+    def fail():
+        with _workspace(keep=False) as root:
+            places.append(root)
+            hint = f"see {root / 'a' / 'daemon.log'}" if named else ""
+            raise UnavailableError("daemon.start_failed", "the daemon ended at once", hint=hint)
+
+    with pytest.raises(UnavailableError):
+        fail()
+    assert places[0].exists() is kept
+    shutil.rmtree(places[0], ignore_errors=True)

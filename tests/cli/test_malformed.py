@@ -459,6 +459,31 @@ def test_a_home_variable_that_is_set_but_empty_is_an_error(kvsync, monkeypatch):
     assert (told.status, told.code) == (2, "home.variable")
 
 
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_home_option_that_is_empty_is_not_the_current_directory(kvsync, monkeypatch, tmp_path, place):
+    monkeypatch.chdir(tmp_path)
+    option = ["--home", ""]
+    result = kvsync(*(option if place == "before" else []), "init", *(option if place == "after" else []), "--json")
+    assert (result.status, result.code) == (2, "home.empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_of_nobody_is_an_error(kvsync):
+    result = kvsync("--home", "~no-such-user-here/home", "ls", "--json")
+    assert (result.status, result.code) == (2, "home.user")
+
+
+def test_a_model_or_document_that_cannot_be_looked_at_says_so(kvsync, home, tmp_path):
+    long = str(tmp_path / ("x" * 300))
+    text = tmp_path / "text"
+    text.write_text("words")
+    model = kvsync("compute", str(text), "--model", long, "--json")
+    assert (model.status, model.code) == (10, "engine.unreadable")
+    document = kvsync("compute", long, "--json")
+    assert (document.status, document.code) == (9, "document.unreadable")
+    assert "Errno" not in model.json["error"]["message"] + document.json["error"]["message"]
+
+
 def test_a_port_that_is_taken_is_told_by_the_daemon_that_wanted_it(kvsync, home, tree_hash):
     kvsync("gc")
     with socket.create_server(("127.0.0.1", 0)) as taken:

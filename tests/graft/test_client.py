@@ -76,8 +76,12 @@ def test_what_is_signed_by_nobody_trusted_is_refused_until_trusted(
             refused = ours.graft(model, words(310)).report.refused
             assert refused is not None
             assert refused.code == "trust.untrusted_signer"
+            assert ours.lookup(words(310), model=model) is None
             TrustList(home, SigningKey.generate().public).add("other", keys.signer.public)
             assert ours.graft(model, words(310)).report.tokens_grafted == 300
+            found = ours.lookup(words(310), model=model)
+            assert found is not None
+            assert (found.artifact, found.position) == (stored.artifact, 300)
 
 
 def test_unknown_names_and_homes_are_named(home: Home, model: torch.nn.Module, tmp_path: Path) -> None:
