@@ -146,7 +146,7 @@ class Settings:
     """Space on the disk that the store never uses."""
     accept: str = "equal"
     """`equal`, or `canary` to accept other version strings when the canary agrees."""
-    streams: int = 2
+    streams: int = 3
     """Bulk connections per transfer."""
     encoding: str = "identity"
     """`identity` or `zstd`, on the wire only."""
