@@ -89,7 +89,7 @@ def pairs(count: int, seed: int) -> list[Pair]:
 
 def text_tokens(engine: Engine) -> list[int]:
     """Enough tokens of the specification's text."""
-    tokens = engine.encode(specification().read_text())
+    tokens = engine.encode(specification().read_text("utf-8"))
     return (tokens * (6000 // len(tokens) + 1))[:6000]
 
 

@@ -35,7 +35,7 @@ from kvsync_protocol.signing import SigningKey
 
 def repeated(engine: Engine, count: int) -> list[int]:
     """`count` tokens of the specification's text, from the start as often as needed."""
-    text = engine.encode(specification().read_text())
+    text = engine.encode(specification().read_text("utf-8"))
     return (text * (count // len(text) + 1))[:count]
 
 

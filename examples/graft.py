@@ -26,7 +26,7 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     model = AutoModelForCausalLM.from_pretrained(given.model).eval()
-    document = tokenizer(given.document.read_text())["input_ids"]
+    document = tokenizer(given.document.read_text("utf-8"))["input_ids"]
     question = tokenizer(given.question, add_special_tokens=False)["input_ids"]
     tokens = [*document, *question]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,8 +40,7 @@ def demo(
     from kvsync import models
     from kvsync.demo import DemoOptions, run_demo
 
-    if doc is not None:
-        read_document(doc)
+    text = None if doc is None else read_document(doc)
     with run.progress() as progress:
         if model in models.CATALOG:
             models.fetch(model, progress)
@@ -51,7 +49,7 @@ def demo(
             model_name=model,
             dtype=dtype.dtype.value,
             device=device,
-            document=None if doc is None else Path(doc),
+            document=text,
             keep=keep,
         )
         result = run_demo(options, progress)

@@ -18,7 +18,7 @@ DECODE_STEPS = 32
 
 def prompt(engine: Engine, params: dict[str, Any]) -> tuple[list[int], list[int]]:
     """Token ids of the document and of the question that follows it."""
-    document = Path(params["document"]).read_text()
+    document = Path(params["document"]).read_bytes().decode()
     return engine.encode(document), engine.encode(params["question"], continuation=True)
 
 

@@ -34,13 +34,13 @@ QUESTION = "\n\nQ: What names a chunk?\nA:"
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`model` is a directory, `document` a text file; None takes the protocol's own specification."""
+    """`model` is a directory, `document` a text; None takes the protocol's own specification."""
 
     model: Path
     model_name: str
     dtype: str
     device: str = "cpu"
-    document: Path | None = None
+    document: str | None = None
     question: str = QUESTION
     keep: bool = False
 
@@ -53,7 +53,8 @@ def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
     """
     with _workspace(keep=options.keep) as root, ExitStack() as stack:
         document = root / "document.txt"
-        document.write_text((options.document or specification()).read_text())
+        text = options.document or specification().read_bytes().decode()
+        document.write_bytes(text.encode())
         params = {
             "model": str(options.model),
             "dtype": options.dtype,
@@ -73,7 +74,7 @@ def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
         c.meet(a, roles=("push",))
 
         compute = {"model": params["model"], "dtype": options.dtype, "device": options.device, "name": NAME}
-        computed = _job(a, "compute", {**compute, "text": document.read_text()}, progress)
+        computed = _job(a, "compute", {**compute, "text": text}, progress)
         ours = _child("fingerprints", b.home, params)
         pulled = _job(b, "pull", {"peer": "a", "wanted": NAME, "fingerprints": ours}, progress)
         artifact = str(computed["artifact"])
