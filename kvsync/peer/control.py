@@ -119,16 +119,14 @@ class ControlLane:
         """Deadline, one form for every error, and the connection's idle mark."""
         connection = self._caller(request)
         if self._roster.find(connection.key) is None:  # removed since its handshake
-            connection.abort()
-            return web.Response(status=503)  # goes nowhere
+            return _cut(request)
         connection.idle_since = None
         try:
             async with asyncio.timeout(self._settings.transfer_deadline_s):
                 return await self._answered(request, handler)
         except (TimeoutError, ConnectionError) as error:
             log.info("%s %s was not finished: %s", request.method, request.path, error or type(error).__name__)
-            connection.abort()
-            return web.Response(status=503)  # goes nowhere
+            return _cut(request)
         finally:
             connection.idle_since = time.monotonic()
 
@@ -257,6 +255,13 @@ class ControlLane:
         commit = Commit.parse(await self._body(request, 2 * MAX_ENVELOPE_BYTES))
         accepted = await self._in_thread(self._intake.commit, key, artifact, commit)
         return await self._send(request, accepted.encode(), "application/json")
+
+
+def _cut(request: web.Request) -> web.Response:
+    """Break the connection now, so that the answer which aiohttp wants goes nowhere."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=503)
 
 
 def _artifact(request: web.Request) -> ArtifactId:
