@@ -43,6 +43,7 @@ KEY = SigningKey(hashlib.sha256(b"kvsync exactness benchmark").digest())
 STEPS = 32
 BLOCK = 256
 WHOLE, PREFIX = "whole", "prefix"
+TEXT = "text.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ def pairs(count: int, seed: int) -> list[Pair]:
     raise AssertionError
 
 
-def text_tokens(engine: Engine) -> list[int]:
-    """Enough tokens of the specification's text."""
-    tokens = engine.encode(specification().read_text("utf-8"))
+def text_tokens(engine: Engine, text: Path) -> list[int]:
+    """Enough tokens of one text, of which a run keeps a copy: both sides must read the same."""
+    tokens = engine.encode(text.read_text("utf-8"))
     return (tokens * (6000 // len(tokens) + 1))[:6000]
 
 
@@ -118,9 +119,13 @@ def fresh_side(engine: Engine, store: Store, pair: Pair, tokens: list[int]) -> d
     engine.prefill(context, document[: pair.shared], schedule)
     return {
         "artifact": artifact.hex,
-        "input": tokens_digest([*document[: pair.shared], *new]).hex,
+        "input": input_digest(document, new, pair),
         **carry_on(engine, context, new, schedule),
     }
+
+
+def input_digest(document: list[int], new: list[int], pair: Pair) -> str:
+    return tokens_digest([*document[: pair.shared], *new]).hex
 
 
 def graft_side(engine: Engine, store: Store, pair: Pair, tokens: list[int], artifact: str) -> dict[str, str]:
@@ -132,14 +137,15 @@ def graft_side(engine: Engine, store: Store, pair: Pair, tokens: list[int], arti
     assert stored.tokens() == tuple(document), "another document"
     reader = ArtifactReader(store, stored.artifact, manifest.layout, stored.leaves())
     context = engine.restore(reader, pair.shared)
-    return carry_on(engine, context, new, schedule_of(engine, pair))
+    found = carry_on(engine, context, new, schedule_of(engine, pair))
+    return {"input": input_digest(document, new, pair), **found}
 
 
 def child(side: str, options: argparse.Namespace) -> int:
     """One side of all pairs; results as JSON lines in order. The graft's side reads artifact ids from stdin."""
     started = time.perf_counter()
     engine = load_engine(resolve(options.model[0]), dtype=DType(options.dtype[0]), threads=options.threads)
-    tokens = text_tokens(engine)
+    tokens = text_tokens(engine, options.store.with_name(TEXT))
     with Store.open(options.store) as store:
         for pair in pairs(options.pairs, options.seed):
             if side == "fresh":
@@ -173,10 +179,13 @@ def compare(model: str, dtype: str, options: argparse.Namespace) -> dict[str, ob
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvsync-exactness-") as folder:
         store = Path(folder) / "store"
+        store.with_name(TEXT).write_bytes(specification().read_bytes())
         fresh = run_side("fresh", model, dtype, options, store, "")
         graft = run_side("graft", model, dtype, options, store, "".join(f"{side['artifact']}\n" for side in fresh))
     rows = []
     for pair, ours, theirs in zip(pairs(options.pairs, options.seed), fresh, graft, strict=True):
+        if ours["input"] != theirs["input"]:
+            raise SystemExit(f"\nthe two sides of {model} {dtype} were given different tokens")
         equal = all(ours[name] == theirs[name] for name in ("logits", "decode"))
         digests = {f"{name}_sha256": {"fresh": ours[name], "graft": theirs[name]} for name in ("logits", "decode")}
         rows.append({**asdict(pair), "input_sha256": ours["input"], **digests, "equal": equal})
