@@ -7,6 +7,7 @@ alone has the store open, which an OS lock on the store's folder tells.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from pathlib import Path
 from typing import Final
@@ -79,19 +80,20 @@ def _open_index(root: Folder) -> Index:
         except StoreError as error:
             if error.code not in _REPLACEABLE:
                 raise
-            alone = locks.attempt(root.fd)
-            try:
-                if alone:
+            if locks.attempt(root.fd):
+                try:
                     _log.warning("%s: it is made anew from the files (%s)", error, error.code)
                     for end in ("", "-wal", "-shm"):
                         root.unlink(INDEX + end)
                     return _sound_index(root.path / INDEX)
-            finally:
-                # A failed attempt has dropped the shared lock too.
-                locks.wait(root.fd, None, INDEX, shared=True)
+                finally:
+                    locks.wait(root.fd, None, INDEX, shared=True)
             if time.monotonic() > deadline:
                 raise
-        time.sleep(0.05)
+        # The failed attempt has dropped the shared lock. Waiting without it, for times that differ, lets one
+        # of several processes that all want to be alone be so.
+        time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
+        locks.wait(root.fd, None, INDEX, shared=True)
 
 
 _REPLACEABLE: Final = ("store.index_damaged", "store.index_version")

@@ -15,10 +15,11 @@ from typing import NoReturn
 import huggingface_hub.constants
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from kvsync.engines import as_engine, load_engine
-from kvsync.engines.transformers import load
+from kvsync.engines.transformers import load, wrap
 from kvsync.engines.transformers.quiet import quiet_and_offline
 from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest
@@ -78,13 +79,14 @@ def digest(engine_call: Callable[[], Digest]) -> Digest:
 
 
 def test_settings_are_put_in_place_at_every_call_and_on_every_thread(tiny: Models) -> None:
-    engine = load(tiny.folder("llama"), threads=2, block_tokens=BLOCK)
     seen: list[tuple[int, bool, bool]] = []
-    engine.model.register_forward_hook(
+    model = AutoModelForCausalLM.from_pretrained(tiny.folder("llama")).eval()
+    model.register_forward_hook(  # before the engine is made, which watches for later ones
         lambda *_: seen.append(
             (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled())
         )
     )
+    engine = wrap(model, threads=2, block_tokens=BLOCK)
 
     def compute() -> Digest:
         return engine.extend(engine.new_context(), some_tokens(100), engine.schedule).sha256()

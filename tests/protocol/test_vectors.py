@@ -37,6 +37,7 @@ WITHOUT_A_VECTOR = {
     "integrity.chunk": "raised where chunks are stored and read",
     "integrity.header": "raised where chunks are read",
     "trust.rollback": "raised where refs are kept",
+    "trust.ref_owner": "raised where refs are kept",
 }
 
 
