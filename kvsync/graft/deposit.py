@@ -157,9 +157,9 @@ def _resume(
     found = store.find_prefix(keys)
     if found is None or found[1] <= blocks:
         return blocks
-    source = store.artifact(found[0])
-    if not source.envelope.signers([signer.public]):
-        return blocks
-    for leaf in source.leaves().leaves[blocks * per_block : found[1] * per_block]:
-        draft.adopt(leaf)
+    with store.hold(found[0]) as source:  # neither gc nor rm takes its chunks before the draft has leased them
+        if not source.envelope.signers([signer.public]):
+            return blocks
+        for leaf in source.leaves().leaves[blocks * per_block : found[1] * per_block]:
+            draft.adopt(leaf)
     return found[1]

@@ -104,7 +104,7 @@ def graft(
 
     Args:
         trusted: keys whose signatures count.
-        accept: "equal", or "canary" (DESIGN of fingerprints: SPEC 6).
+        accept: "equal", or "canary" (SPEC 6).
         template: digest of the chat template that shaped `tokens`, compared with the artifact's.
         advance: after a graft, compute what is missing up to the last cut, so that what remains is one
             call, as `generate` makes it. Without it `next_tokens` may cross cuts and are for `Engine.extend`.
