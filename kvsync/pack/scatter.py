@@ -1,7 +1,7 @@
 """Where the bytes of a chunk belong: which rows of which tensors, as slices to read into.
 
     chunk      |··header··|·· layer 0 key, head 0 ··|·· head 1 ··|·· layer 0 value, head 0 ·· …
-    target     [head 0: tokens start … stop][head 1: tokens start … stop]   one contiguous array
+    target     [head 0: tokens start … stop, free][head 1: tokens start … stop, free]   one contiguous array
 
 Bytes of tokens outside a target (before a sliding window) are read into scratch: they are part of what
 is hashed, but not of what is kept.
@@ -18,11 +18,21 @@ from kvsync_protocol.layout import ChunkSpan, Layout, TensorSpan
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One tensor of a cache under construction: tokens start..stop of `[kv_heads, tokens, dim]`, writable bytes."""
+    """One tensor of a cache under construction: writable bytes of `[kv_heads, room, dim]`.
+
+    Each head's run begins with tokens start..stop; what is behind them stays as it is.
+    """
 
     data: memoryview
     start: int
     stop: int
+    room: int
+    """Tokens from one head's run to the next."""
+
+    def holds(self, start: int, stop: int, per_token: int) -> bool:
+        """Whether it has place for exactly these tokens of `per_token` bytes over all heads."""
+        right = (self.start, self.stop) == (start, stop) and self.room >= stop - start
+        return right and self.data.nbytes == self.room * per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +55,7 @@ def check_targets(layout: Layout, position: int, targets: Mapping[tuple[int, str
             for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
                 target = targets.get((layer, part))
                 start = group.first_needed(position)
-                size = group.kv_heads * (position - start) * dim * group.dtype.size
-                if target is None or (target.start, target.stop, target.data.nbytes) != (start, position, size):
+                if target is None or not target.holds(start, position, group.kv_heads * dim * group.dtype.size):
                     raise EngineError("engine.target", f"the {part} of layer {layer} has no room of the right shape")
     if len(targets) != 2 * layout.layer_count:
         raise EngineError("engine.target", "targets for layers that the artifact does not have")
@@ -100,7 +109,7 @@ def _rows(tensor: TensorSpan, block_start: int, block_stop: int, target: Target)
         if before:
             yield _Piece(offset, before * per_token, None)
         if kept:
-            at = (head * (target.stop - target.start) + kept_start - target.start) * per_token
+            at = (head * target.room + kept_start - target.start) * per_token
             into = target.data[at : at + kept * per_token]
             yield _Piece(offset + before * per_token, kept * per_token, into)
         if after:

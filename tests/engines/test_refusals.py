@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from transformers import BertConfig, GPT2Config, JambaConfig, Llama4TextConfig, LlamaConfig, T5Config
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicCache, DynamicLayer
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 
 from kvsync.engines import Engine, as_engine, load_engine
 from kvsync.engines.transformers import load
-from kvsync.engines.transformers.layers import check_cache, check_state
+from kvsync.engines.transformers.layers import check_cache, check_state, new_cache
 from kvsync.engines.transformers.support import check_config
 from kvsync.errors import EngineError
 from kvsync_protocol.errors import CodedError
@@ -53,7 +53,7 @@ def test_an_invented_layer_class_is_refused_by_name_before_any_compute(
 
 
 def test_a_known_layer_that_holds_something_new_is_refused() -> None:
-    cache = DynamicCache(config=LlamaConfig(**SHAPE))
+    cache = new_cache(LlamaConfig(**SHAPE))
     check_state(cache)
     cache.layers[1].indexer_keys = torch.zeros(1)
     assert code_of(lambda: check_state(cache)) == "engine.unsupported_layer"

@@ -78,7 +78,10 @@ def room(layout: Layout, position: int) -> tuple[State, dict[tuple[int, str], Ta
                 shape = (group.kv_heads, position - start, dim * group.dtype.size)
                 arrays[layer, part] = np.zeros(shape, dtype=np.uint8)
     starts = {layer: group.first_needed(position) for group in layout.groups for layer in group.layers}
-    targets = {name: Target(memoryview(array).cast("B"), starts[name[0]], position) for name, array in arrays.items()}
+    targets = {
+        name: Target(memoryview(array).cast("B"), starts[name[0]], position, array.shape[1])
+        for name, array in arrays.items()
+    }
     return arrays, targets
 
 
@@ -198,8 +201,8 @@ def test_positions_without_state_are_refused(wide: tuple[ChunkDirectory, State],
 def test_targets_of_another_shape_are_refused_before_a_byte_is_read(wide: tuple[ChunkDirectory, State]) -> None:
     arrays, targets = room(WIDE, 512)
     missing = {name: target for name, target in targets.items() if name != (2, "key")}
-    short = targets | {(0, "key"): Target(targets[0, "key"].data[:-1], 0, 512)}
-    shifted = targets | {(2, "key"): Target(targets[2, "key"].data, 0, 512)}
+    short = targets | {(0, "key"): Target(targets[0, "key"].data[:-1], 0, 512, 512)}
+    shifted = targets | {(2, "key"): Target(targets[2, "key"].data, 0, 512, 512)}
     extra = targets | {(3, "key"): targets[2, "key"]}
     for wrong in (missing, short, shifted, extra):
         with pytest.raises(EngineError) as refused:

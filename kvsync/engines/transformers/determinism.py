@@ -20,6 +20,9 @@ from kvsync.errors import EngineError
 
 CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACE: Final = ":4096:8"
+GQA_VARIABLE: Final = "TRANSFORMERS_SDPA_FORCE_GQA"
+"""Read by transformers at every call: 1 leaves grouped heads to torch's kernel, which on a CPU reads keys and
+values in place of a copy for each query head. On CUDA, a mask would then lead to the slow kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Determinism:
             EngineError: `engine.threads` when torch does not take the thread count.
         """
         os.environ[CUBLAS_VARIABLE] = CUBLAS_WORKSPACE
+        os.environ[GQA_VARIABLE] = self._gqa
         torch.use_deterministic_algorithms(mode=True)
         # Filling fresh memory hides nothing here and costs a pass over every restored tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -70,6 +74,10 @@ class Determinism:
             torch.set_num_threads(self.threads)
             if torch.get_num_threads() != self.threads:
                 raise EngineError("engine.threads", f"torch does not run with {self.threads} threads here")
+
+    @property
+    def _gqa(self) -> str:
+        return "1" if self.device.type == "cpu" else "0"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -95,7 +103,7 @@ class Determinism:
         return {
             # A GPU's sums are not split by how many threads the host has.
             "threads": str(self.threads) if self.device.type == "cpu" else "any",
-            "sdp_kernels": "flash efficient math",
+            "sdp_kernels": f"flash efficient math gqa={self._gqa}",
             "determinism": "deterministic_algorithms=on cublas_workspace=:4096:8 cudnn_benchmark=off mkldnn=on",
             "precision": "fp32_matmul=highest tf32=off bf16_reduction=off fp16_reduction=off",
         }

@@ -13,16 +13,17 @@ from typing import Any, Final
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from kvsync.engines.transformers.roomy import RoomyLayer
 from kvsync.errors import EngineError
 from kvsync_protocol.layout import DType, Group, LayerKind
 
 KINDS: Final[dict[type, LayerKind]] = {
-    DynamicLayer: LayerKind.FULL,
+    RoomyLayer: LayerKind.FULL,
     DynamicSlidingWindowLayer: LayerKind.SLIDING,
 }
 _COMMON_STATE: Final = frozenset({"keys", "values", "is_initialized", "device", "dtype"})
 _STATE: Final[dict[LayerKind, frozenset[str]]] = {
-    LayerKind.FULL: _COMMON_STATE,
+    LayerKind.FULL: _COMMON_STATE | {"_room", "_views"},
     LayerKind.SLIDING: _COMMON_STATE
     | {"sliding_window", "cumulative_length", "_sliding_window_tensor", "record_past"},
 }
@@ -55,6 +56,7 @@ def new_cache(config: Any) -> DynamicCache:
         ) from error
     if not cache.layers:
         raise EngineError("engine.unsupported_layer", "the model has no layers with a cache", layer_class="none")
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     for index, layer in enumerate(cache.layers):
         layer_kind(layer, index)
     return cache

@@ -1,7 +1,7 @@
-"""Verified bytes into a new cache, laid out as a fresh run's: fresh memory, contiguous, exact lengths.
+"""Verified bytes into a new cache, laid out as a fresh run's: fresh memory, the same rooms, exact lengths.
 
-    full      0 ───────────────────── position     all tokens
-    sliding            window - 1 ─── position     what such a layer keeps between calls
+    full      0 ───────────────────── position ··· room     all tokens
+    sliding            window - 1 ─── position              what such a layer keeps between calls
 
 The cache is built aside and handed out only when every layer has been checked.
 """
@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicCache
 
 from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
 from kvsync.engines.transformers.layers import check_cache, check_state, new_cache
+from kvsync.engines.transformers.roomy import room_for
 from kvsync.pack import ArtifactReader, Target
 from kvsync_protocol.errors import MismatchError
 from kvsync_protocol.layout import Group, LayerKind
@@ -35,7 +36,7 @@ def restore_cache(
         raise MismatchError("mismatch.layout", "the artifact's layers are not laid out like this model's")
     host = _allocate(groups, position, pinned=device.type != "cpu")
     targets = {
-        (layer, part): Target(as_bytes(tensor), group.first_needed(position), position)
+        (layer, part): Target(as_bytes(tensor), group.first_needed(position), position, tensor.shape[-2])
         for group in groups
         for layer in group.layers
         for part, tensor in (("key", host[layer, "key"]), ("value", host[layer, "value"]))
@@ -55,10 +56,10 @@ def restore_cache(
 
 
 def _allocate(groups: Sequence[Group], position: int, *, pinned: bool) -> dict[tuple[int, str], torch.Tensor]:
-    """Host tensors `[1, kv_heads, kept tokens, dim]`, uninitialised: the reader fills every byte."""
+    """Host tensors `[1, kv_heads, room, dim]`, uninitialised: the reader fills every byte that is kept."""
     return {
         (layer, part): torch.empty(
-            (1, group.kv_heads, position - group.first_needed(position), dim),
+            (1, group.kv_heads, _room(group, position), dim),
             dtype=TO_TORCH[group.dtype],
             device="cpu",
             pin_memory=pinned,
@@ -69,13 +70,20 @@ def _allocate(groups: Sequence[Group], position: int, *, pinned: bool) -> dict[t
     }
 
 
+def _room(group: Group, position: int) -> int:
+    kept = position - group.first_needed(position)
+    return room_for(kept) if group.kind is LayerKind.FULL else kept
+
+
 def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def _fill(layer: Any, kind: LayerKind, keys: torch.Tensor, values: torch.Tensor, position: int) -> None:
     """Everything a layer of this kind remembers between calls."""
-    layer.lazy_initialization(keys, values)
-    layer.keys, layer.values = keys, values
-    if kind is LayerKind.SLIDING:
+    if kind is LayerKind.FULL:
+        layer.fill((keys, values), position)
+    else:
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
         layer.cumulative_length = position
