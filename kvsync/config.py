@@ -1,9 +1,11 @@
 """A node's home directory and its settings.
 
 <home>/config.toml      settings, all optional; an unknown or ill-typed one is an error
-<home>/keys/            signer.key and peer.key, 0600
+<home>/keys/            signer.key and peer.key, 0600, and those that followed them
 <home>/trust.json       signer keys whose bytes count
 <home>/peers.json       peer keys that may connect, with addresses and roles
+<home>/statements.json  which keys follow which, and which are revoked
+<home>/invitations.json tickets given out, as hashes
 <home>/store/           artifacts and chunks
 <home>/daemon/          socket, queue, log and lock of the daemon
 <home>/home.lock        held while keys and lists are changed
@@ -78,6 +80,14 @@ class Home:
     @property
     def peers_file(self) -> Path:
         return self.root / "peers.json"
+
+    @property
+    def statements_file(self) -> Path:
+        return self.root / "statements.json"
+
+    @property
+    def invitations_file(self) -> Path:
+        return self.root / "invitations.json"
 
     @property
     def store_dir(self) -> Path:

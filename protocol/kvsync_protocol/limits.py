@@ -17,6 +17,10 @@ MAX_LAYERS: Final = 1024
 MAX_GROUPS: Final = 32
 MAX_HEADS: Final = 1024
 MAX_HEAD_DIM: Final = 16 * KiB
+MAX_SNAPSHOT_BLOCKS: Final = 64 * 1024
+MAX_STATE_PARTS: Final = 8
+MAX_STATE_DIMS: Final = 4
+MAX_STATE_NUMBERS: Final = 64 * 1024 * 1024
 MAX_VOCAB: Final = 4 * 1024 * 1024
 MAX_BOUNDARIES: Final = 64 * 1024
 
@@ -38,6 +42,13 @@ MAX_FINGERPRINT_FIELDS: Final = 256
 MAX_FIELD_NAME_CHARS: Final = 100
 MAX_FIELD_BYTES: Final = 8 * KiB
 MAX_REF_BYTES: Final = 4 * KiB
+MAX_STATEMENT_BYTES: Final = 4 * KiB
+MAX_REVOCATION_BYTES: Final = 128 * KiB
+MAX_RECEIPT_BYTES: Final = 64 * MiB
+MAX_RECORD_BYTES: Final = 64 * KiB
+MAX_RECORDS: Final = 64 * 1024
+MAX_ATTESTATION_BYTES: Final = 64 * KiB
+MAX_ATTESTATIONS: Final = 64
 MAX_NAME_CHARS: Final = 200
 MAX_LIST_ENTRIES: Final = 1000
 MAX_RANGES: Final = 64 * 1024
@@ -45,5 +56,7 @@ MAX_ROLES: Final = 16
 MAX_CODE_CHARS: Final = 100
 MAX_MESSAGE_BYTES: Final = 2000
 
+MAX_DIVERGENCE_BYTES: Final = 4 * MAX_TOKEN_BYTES
+"""Two lists of token ids in base64 and what else a record holds; never sent, only kept."""
 MAX_PROOF_NODES: Final = 64
 """ceil(log2 n) + 1 nodes at most, and n is a u64."""

@@ -133,7 +133,7 @@ ENTRY = {"name": "b", "key": str(key(2)), "addresses": [], "roles": []}
         b"",
         b"[]",
         b'{"version":1,"version":1,"entries":[]}',
-        json.dumps({"version": 2, "entries": []}).encode(),
+        json.dumps({"version": 3, "entries": []}).encode(),
         json.dumps({"version": 1, "entries": [], "more": 1}).encode(),
         json.dumps({"version": 1, "entries": [ENTRY | {"more": 1}]}).encode(),
         json.dumps({"version": 1, "entries": [ENTRY | {"name": "../b"}]}).encode(),

@@ -1,0 +1,126 @@
+"""What to keep of another node's statements about keys. Nothing is believed because of who brought it.
+
+A successor is kept only where its old key counts here; a revocation list only from an authority of this node, or
+where it revokes the very key that signed it and that key is known here. Sequence numbers only rise.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvsync.config import Home
+from kvsync.keys.peers import PeerBook
+from kvsync.keys.standing import Standing, authorities, standing_of
+from kvsync.keys.statements import Held, Statements
+from kvsync.keys.trust import TrustList
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import ProtocolError, TrustError
+from kvsync_protocol.revocation import RevocationList
+from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.statements import KeyStatements
+from kvsync_protocol.successor import PEER, SIGNER, Successor
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of it: statements kept, and the codes of those that were refused."""
+
+    successors: list[Successor] = field(default_factory=list)
+    revocations: list[RevocationList] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class KeySpread:
+    """One node's side of the exchange. `trust` names the node's own signer."""
+
+    def __init__(self, home: Home, trust: TrustList) -> None:
+        self._home = home
+        self._trust = trust
+        self._statements = Statements(home)
+
+    def message(self) -> KeyStatements:
+        return self._statements.held().message
+
+    def take(self, message: KeyStatements, now: float | None = None) -> Taken:
+        """Keep what counts here. One bad statement does not spoil the others.
+
+        Raises:
+            StoreError: `statements.damaged`, `trust.damaged`, `peers.damaged`, `store.full`.
+            UsageError: `statements.full`.
+        """
+        seconds = int(time.time() if now is None else now)
+        taken = Taken()
+
+        def change(held: Held) -> Held:
+            for envelope in message.revocations:
+                held = self._tried(self._revocation, held, envelope, seconds, taken)
+            for envelope in message.successors:
+                held = self._tried(self._successor, held, envelope, seconds, taken)
+            return held
+
+        if message.digest != self.message().digest:
+            self._statements.change(change)
+        for found in taken.revocations:
+            log.info("revocation list %d of %s taken", found.sequence, found.authority.key_id)
+        for step in taken.successors:
+            log.info("%s key %s is followed by %s", step.kind, step.old.key_id, step.new.key_id)
+        return taken
+
+    def _tried(self, take: Take, held: Held, envelope: Envelope, now: int, taken: Taken) -> Held:
+        try:
+            return take(held, envelope, now, taken)
+        except ProtocolError as error:
+            log.info("a statement about keys was refused: %s", error)
+            taken.refused.append(error.code)
+            return held
+
+    def _revocation(self, held: Held, envelope: Envelope, seconds: int, taken: Taken) -> Held:
+        found = RevocationList.open(envelope)
+        last = held.list_of(found.authority)
+        if last is not None and found.sequence <= last.sequence:
+            if found.sequence < last.sequence:
+                raise TrustError("trust.rollback", "an older revocation list than the one held here")
+            return held
+        signers = self._trust.signers()
+        now = standing_of(held, signers, seconds)
+        itself = found.authority in found.keys
+        known = itself and found.authority in self._known(now, SIGNER) | self._known(now, PEER)
+        if not known and found.authority not in authorities(held, signers, now):
+            return held
+        if found.authority in now.revoked and not itself:
+            raise TrustError("trust.revoked", "a revocation list of a key that is revoked itself")
+        taken.revocations.append(found)
+        return held.with_revocations(found, envelope)
+
+    def _successor(self, held: Held, envelope: Envelope, seconds: int, taken: Taken) -> Held:
+        found = Successor.open(envelope)
+        now = standing_of(held, self._trust.signers(), seconds)
+        before = now.successors.get((found.kind, found.old))
+        if before == found or found.old not in self._known(now, found.kind):
+            return held
+        if before is not None and before.new != found.new:
+            raise TrustError("trust.successor", "another key follows it already")
+        if before is not None and found.sequence <= before.sequence:
+            raise TrustError("trust.rollback", "an older statement than the one held here")
+        if found.old in now.revoked:
+            raise TrustError("trust.revoked", "a revoked key names no successor")
+        if before is None and seconds > found.until:
+            raise TrustError("trust.expired", "the overlap of both keys is over")
+        taken.successors.append(found)
+        return held.with_successor(found, envelope)
+
+    def _known(self, now: Standing, kind: str) -> frozenset[PublicKey]:
+        """Keys of this kind that stand for somebody listed here, revoked ones included."""
+        if kind == SIGNER:
+            roots = [self._trust.own, *(signer.key for signer in self._trust.signers())]
+        else:
+            roots = [peer.key for peer in PeerBook(self._home).peers()]
+        return frozenset(key for root in roots for key in now.chain(kind, root))
+
+
+Take = Callable[[Held, Envelope, int, Taken], Held]
