@@ -94,7 +94,7 @@ class Policies:
         """Compare fingerprints, where there is a model here to compare with.
 
         Raises:
-            MismatchError: `mismatch.compatibility`, `mismatch.numerics`, naming the fields.
+            MismatchError: `mismatch.compatibility`, `mismatch.numerics`, `mismatch.canary`, naming the fields.
         """
         if ours is None:
             self.allow("fingerprints", "not compared: carried for others, no model was named")

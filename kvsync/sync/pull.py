@@ -59,10 +59,10 @@ async def pull(
     run changes nothing, and its report holds every policy's verdict.
 
     Raises:
-        TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.rollback`, `trust.expired`,
-            `trust.ref_owner`.
+        TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.bad_signature`,
+            `trust.rollback`, `trust.expired`, `trust.ref_owner`.
         PolicyError: `peer.role`, `policy.size`.
-        MismatchError: `mismatch.compatibility`, `mismatch.numerics`.
+        MismatchError: `mismatch.compatibility`, `mismatch.numerics`, `mismatch.canary`.
         IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
             `message.*`, naming the peer that sent it.
         NotFoundError: `peer.unknown_name`, `store.unknown_artifact`, `peer.chunk_gone`.

@@ -103,21 +103,33 @@ class Envelope:
         """Check type and signatures; distinct keys count towards `threshold`, not signatures.
 
         Raises:
-            TrustError: `trust.payload_type`, or `trust.untrusted_signer` when fewer than
-                `threshold` of `keys` have signed.
+            TrustError: `trust.payload_type`; when fewer than `threshold` of `keys` have signed
+                `trust.bad_signature` if one of them is named without having signed this, else
+                `trust.untrusted_signer`.
         """
         if self.payload_type != payload_type:
             raise TrustError("trust.payload_type", f"signed as {self.payload_type!r}, not as {payload_type!r}")
         found = self.signers(keys)
         if len(found) < max(1, threshold):
-            claimed = sorted({s.key_id for s in self.signatures if s.key_id})
-            raise TrustError(
-                "trust.untrusted_signer",
-                f"signed by {len(found)} of the trusted keys, {max(1, threshold)} needed",
-                hint="kvsync trust add KEY, once you know whose key it is",
+            raise self._refusal(set(keys) - set(found), len(found), max(1, threshold))
+        return VerifiedPayload(self.payload_type, self.payload, found)
+
+    def _refusal(self, others: set[PublicKey], found: int, needed: int) -> TrustError:
+        """Why the signatures do not suffice; the hints only choose the words, since both ways it is refused."""
+        claimed = sorted({s.key_id for s in self.signatures if s.key_id})
+        if any(key.key_id in claimed for key in others):
+            return TrustError(
+                "trust.bad_signature",
+                "a signature in the name of a trusted key is not over these bytes",
+                hint="whoever sent this changed it, or signed in another's name",
                 claimed_key_ids=claimed,
             )
-        return VerifiedPayload(self.payload_type, self.payload, found)
+        return TrustError(
+            "trust.untrusted_signer",
+            f"signed by {found} of the trusted keys, {needed} needed",
+            hint="kvsync trust add KEY, once you know whose key it is",
+            claimed_key_ids=claimed,
+        )
 
     def endorsed(self, keys: Collection[PublicKey]) -> Envelope:
         """This envelope with one valid signature of each of `keys` and no other: what is worth keeping.

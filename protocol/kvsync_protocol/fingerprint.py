@@ -119,18 +119,32 @@ class Fingerprints:
         stack when the canary, which tests it, is present and equal.
 
         Raises:
-            MismatchError: `mismatch.compatibility` or `mismatch.numerics`, naming the fields.
+            MismatchError: `mismatch.compatibility`, `mismatch.numerics`, `mismatch.canary`, naming the fields.
         """
+        self.check_compatibility(theirs)
+        tolerated = self.check_described(theirs, accept=accept)
+        self.check_canary(theirs, required=bool(tolerated))
+        return tolerated
+
+    def check_compatibility(self, theirs: Fingerprints) -> None:
+        """Raises MismatchError `mismatch.compatibility`."""
         wrong = self.compatibility.differences(theirs.compatibility)
         if wrong:
             raise _mismatch("mismatch.compatibility", "computed for another model or layout", wrong)
+
+    def check_described(self, theirs: Fingerprints, *, accept: str) -> list[Difference]:
+        """What describes the arithmetic: all numerics but the canary. Raises MismatchError `mismatch.numerics`."""
         drift = self.numerics.differences(theirs.numerics)
-        if not drift:
-            return []
-        canary = self.numerics.fields.get(CANARY_FIELD)
-        if accept == "canary" and canary and theirs.numerics.fields.get(CANARY_FIELD) == canary:
-            return drift
-        raise _mismatch("mismatch.numerics", "computed by other arithmetic", drift)
+        described = [difference for difference in drift if difference.field != CANARY_FIELD]
+        if described and accept != "canary":
+            raise _mismatch("mismatch.numerics", "computed by other arithmetic", drift)
+        return described
+
+    def check_canary(self, theirs: Fingerprints, *, required: bool) -> None:
+        """What tests the arithmetic; `required` where descriptions differ. Raises MismatchError `mismatch.canary`."""
+        drift = [d for d in self.numerics.differences(theirs.numerics) if d.field == CANARY_FIELD]
+        if drift or (required and not self.numerics.fields.get(CANARY_FIELD)):
+            raise _mismatch("mismatch.canary", "computed by arithmetic that gives other results", drift)
 
 
 def _mismatch(code: str, text: str, found: list[Difference]) -> MismatchError:

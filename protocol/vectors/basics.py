@@ -182,13 +182,15 @@ def fingerprints() -> Cases:
     other = {"compatibility": tiny.COMPATIBILITY, "numerics": {**tiny.NUMERICS, "engine": "example 1.1"}}
     weights = {"compatibility": {"weights": "sha256:" + "33" * 32}, "numerics": tiny.NUMERICS}
     dumb = {"compatibility": tiny.COMPATIBILITY, "numerics": {**other["numerics"], "canary": "sha256:" + "44" * 32}}
+    silent = {"compatibility": tiny.COMPATIBILITY, "numerics": {**tiny.NUMERICS, "canary": "sha256:" + "44" * 32}}
     mute = {"compatibility": tiny.COMPATIBILITY, "numerics": {"engine": "example 1.0", "canary": ""}}
     mute2 = {"compatibility": tiny.COMPATIBILITY, "numerics": {"engine": "example 1.1", "canary": ""}}
     c.ok("equal", "accepts", [], ours=ours, theirs=ours, accept="equal")
     c.ok("another version, equal canary, allowed", "accepts", ["engine"], ours=ours, theirs=other, accept="canary")
     c.bad("another version", "accepts", "mismatch.numerics", ours=ours, theirs=other, accept="equal")
-    c.bad("another canary", "accepts", "mismatch.numerics", ours=ours, theirs=dumb, accept="canary")
-    c.bad("empty canaries are none", "accepts", "mismatch.numerics", ours=mute, theirs=mute2, accept="canary")
+    c.bad("only the canary", "accepts", "mismatch.canary", ours=ours, theirs=silent, accept="equal")
+    c.bad("another canary", "accepts", "mismatch.canary", ours=ours, theirs=dumb, accept="canary")
+    c.bad("empty canaries are none", "accepts", "mismatch.canary", ours=mute, theirs=mute2, accept="canary")
     c.bad(
         "other weights, equal canary", "accepts", "mismatch.compatibility", ours=ours, theirs=weights, accept="canary"
     )

@@ -92,33 +92,33 @@ def envelope() -> Cases:
     twice = {**one, "signatures": one["signatures"] * 2}
     bad("a threshold met by one key twice", "trust.untrusted_signer", twice, threshold=2)
     renamed = [{**entry, "keyid": ref.key_id(n)} for n, entry in enumerate(twice["signatures"], 1)]
-    bad("one key twice under two key ids", "trust.untrusted_signer", {**one, "signatures": renamed}, threshold=2)
+    bad("one key twice under two key ids", "trust.bad_signature", {**one, "signatures": renamed}, threshold=2)
     bad(
         "a stranger with our key id",
-        "trust.untrusted_signer",
+        "trust.bad_signature",
         _sign_change(ref.envelope(HELLO[0], payload, 9), keyid=ref.key_id(1)),
     )
     bad(
         "another payload under the signature",
-        "trust.untrusted_signer",
+        "trust.bad_signature",
         {**one, "payload": base64.b64encode(payload + b" ").decode()},
     )
     flipped = bytearray(ref.signature(1, HELLO[0], payload))
     flipped[0] ^= 1
     bad(
         "a flipped bit in the signature",
-        "trust.untrusted_signer",
+        "trust.bad_signature",
         _sign_change(one, sig=base64.b64encode(flipped).decode()),
     )
     bad(
         "63 bytes of signature",
-        "trust.untrusted_signer",
+        "trust.bad_signature",
         _sign_change(one, sig=base64.b64encode(ref.signature(1, HELLO[0], payload)[:63]).decode()),
     )
     bad("signed as another type", "trust.payload_type", one, kind=ref.IN_TOTO)
     bad(
         "the type changed after signing",
-        "trust.untrusted_signer",
+        "trust.bad_signature",
         {**one, "payloadType": ref.IN_TOTO},
         kind=ref.IN_TOTO,
     )

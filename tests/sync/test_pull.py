@@ -141,7 +141,7 @@ async def test_fingerprints_are_compared_before_anything_is_fetched(
 
 @pytest.mark.parametrize(
     ("accept", "canary", "code"),
-    [("equal", "c0", "mismatch.numerics"), ("canary", "c1", "mismatch.numerics"), ("canary", "c0", None)],
+    [("equal", "c0", "mismatch.numerics"), ("canary", "c1", "mismatch.canary"), ("canary", "c0", None)],
     ids=["versions must be equal", "another canary", "an equal canary"],
 )
 async def test_the_accept_policy_decides_about_other_versions(
