@@ -48,8 +48,14 @@ class Logits(Protocol):
     def last(self) -> Logits:
         """The last position alone, `[1, vocab]`."""
 
+    def tail(self, count: int) -> Logits:
+        """The last `count` positions, `[count, vocab]`."""
+
     def argmax(self) -> list[int]:
         """The most likely token at each position; the lowest id among equals."""
+
+    def max_abs(self, other: Logits) -> float:
+        """The largest difference of two logits. Raises as `kl`."""
 
     def kl(self, other: Logits) -> float:
         """Mean over positions of KL(self ‖ other) in nats, in float64.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from kvsync.engines.engine import Engine
+from kvsync.engines.engine import Context, Engine, Logits
 from kvsync.errors import EngineError
 from kvsync_protocol.layout import DType
 from kvsync_protocol.limits import BLOCK_TOKENS
+from kvsync_protocol.schedule import Schedule
 
 ENGINES = ("transformers",)
 
@@ -66,6 +68,21 @@ def as_engine(model: Any, *, threads: int = 0, tokenizer: Any = None) -> Engine:
     from kvsync.engines.transformers import wrap
 
     return wrap(model, threads=threads, tokenizer=tokenizer)
+
+
+def extend_shifted(engine: Engine, context: Context, tokens: Sequence[int], schedule: Schedule, shift: int) -> Logits:
+    """`engine.extend` with everything moved by `shift` positions through re-rotated keys: never exact.
+
+    Raises:
+        EngineError: `engine.shift` with the reason when the engine or its model cannot.
+    """
+    _check_installed()
+    from kvsync.engines.transformers import shifted
+    from kvsync.engines.transformers.engine import TransformersEngine
+
+    if not isinstance(engine, TransformersEngine):
+        raise EngineError("engine.shift", f"the {engine.name} engine moves no keys")
+    return shifted.extend_shifted(engine, context, tokens, schedule, shift)
 
 
 def _check_name(name: str) -> None:

@@ -30,9 +30,16 @@ class Forward:
         self._cache_name = found[0]
         self._can_keep = "logits_to_keep" in names
 
-    def __call__(self, cache: DynamicCache, tokens: Sequence[int], *, keep: int) -> torch.Tensor:
-        """Logits of the last `keep` positions, all for 0: `[positions, vocab]` on the model's device."""
+    def __call__(
+        self, cache: DynamicCache, tokens: Sequence[int], *, keep: int, first: int | None = None
+    ) -> torch.Tensor:
+        """Logits of the last `keep` positions, all for 0: `[positions, vocab]` on the model's device.
+
+        `first` is the position of the first token where that is not the next one in the cache (`shifted`).
+        """
         extra: dict[str, object] = {self._cache_name: cache}
+        if first is not None:
+            extra["position_ids"] = torch.arange(first, first + len(tokens), device=self.device)[None]
         if self._can_keep:
             extra["logits_to_keep"] = keep
         ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.device)

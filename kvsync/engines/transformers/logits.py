@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +47,26 @@ class TensorLogits:
     def last(self) -> TensorLogits:
         return TensorLogits(self.tensor[-1:])
 
+    def tail(self, count: int) -> TensorLogits:
+        return TensorLogits(self.tensor[-count:])
+
     def argmax(self) -> list[int]:
         return [int(index) for index in self.tensor.argmax(dim=-1)]
 
+    def max_abs(self, other: Logits) -> float:
+        # torch's max, since Python's would lose a NaN.
+        return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in self._rows(other)]).max())
+
     def kl(self, other: Logits) -> float:
-        if not isinstance(other, TensorLogits) or other.tensor.shape != self.tensor.shape:
-            raise EngineError("engine.logits", "logits of different shapes cannot be compared")
         total = 0.0
-        for ours, theirs in zip(self.tensor, other.tensor, strict=True):  # a row at a time: a vocabulary is large
+        for ours, theirs in self._rows(other):
             log_p = torch.log_softmax(ours.double(), dim=-1)
             log_q = torch.log_softmax(theirs.double(), dim=-1)
             total += float((log_p.exp() * (log_p - log_q)).sum())
-        return max(0.0, total / self.positions)
+        return 0.0 if total < 0 else total / self.positions
+
+    def _rows(self, other: Logits) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Both sides' rows, one pair at a time: a vocabulary is large."""
+        if not isinstance(other, TensorLogits) or other.tensor.shape != self.tensor.shape:
+            raise EngineError("engine.logits", "logits of different shapes cannot be compared")
+        return zip(self.tensor, other.tensor, strict=True)
