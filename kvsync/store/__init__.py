@@ -2,7 +2,9 @@
 
 from kvsync.store.artifacts import StoredArtifact
 from kvsync.store.computing import ComputeDraft
+from kvsync.store.divergences import StoredDivergence
 from kvsync.store.drafts import PullDraft
+from kvsync.store.evidence import Evidence
 from kvsync.store.fsck import Finding, FsckReport, RepairSource
 from kvsync.store.garbage import GcReport
 from kvsync.store.quota import StoreLimits, Usage
@@ -11,6 +13,7 @@ from kvsync.store.store import Store
 
 __all__ = [
     "ComputeDraft",
+    "Evidence",
     "Finding",
     "FsckReport",
     "GcReport",
@@ -19,6 +22,7 @@ __all__ = [
     "Store",
     "StoreLimits",
     "StoredArtifact",
+    "StoredDivergence",
     "StoredRef",
     "Usage",
 ]

@@ -3,6 +3,7 @@
     artifacts/<64 hex>/envelope.json   the signed manifest, signatures merged from all signers
                        leaves          the leaf table; its mtime is when the artifact was published
                        tokens          token ids; its mtime is when the artifact was last used
+                       attestations/   what auditors have signed about it (attestations.py); may be absent
 
 Whether anybody here trusts a signature is not asked: that is the reader's policy. Knows no chunks.
 """
@@ -29,6 +30,7 @@ from kvsync_protocol.signing import PublicKey
 ENVELOPE: Final = "envelope.json"
 LEAVES: Final = "leaves"
 TOKENS: Final = "tokens"
+ATTESTATIONS: Final = "attestations"
 
 
 @dataclass(frozen=True)
@@ -164,13 +166,16 @@ class ArtifactFiles:
         return True
 
     def meta_bytes(self, artifact: ArtifactId) -> int:
-        """Bytes of the three files; 0 when they are gone."""
+        """Bytes of the three files and of the attestations; 0 when they are gone."""
         try:
-            folder = self.open(artifact)
+            with self.open(artifact) as folder:
+                found = sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS) if (s := folder.status(name)))
+                if folder.status(ATTESTATIONS) is None:
+                    return found
+                with folder.child(ATTESTATIONS) as inner:
+                    return found + sum(s.st_size for name in inner.names() if (s := inner.status(name)))
         except NotFoundError:
             return 0
-        with folder:
-            return sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS) if (s := folder.status(name)))
 
     def adopt(self, source: Folder, artifact: ArtifactId) -> None:
         """Publish a complete folder of `source` that bears the artifact's name."""
@@ -220,7 +225,7 @@ class ArtifactFiles:
         return status.st_mtime_ns if status else 0
 
     def discard(self, artifact: ArtifactId) -> None:
-        """Remove the three files; chunks are left to gc."""
+        """Remove its folder; chunks are left to gc."""
         self._temp.discard_tree(artifact.hex, self._folder)
 
     def move_to(self, quarantine: Folder, artifact: ArtifactId, name: str) -> None:

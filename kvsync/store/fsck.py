@@ -18,14 +18,15 @@ from typing import Final, Protocol
 
 from kvsync.errors import KvsyncError, NotFoundError, StoreError
 from kvsync.progress import Progress
-from kvsync.store.artifacts import is_damage
+from kvsync.store.artifacts import ATTESTATIONS, is_damage
+from kvsync.store.folder import Folder
 from kvsync.store.hashing import bad_chunks, problem
 from kvsync.store.index import Snapshot, add_chunks, snapshot
 from kvsync.store.inspection import stray_files
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.reconcile import rebuild, reconcile
-from kvsync.store.records import remove_artifact
+from kvsync.store.records import remove_artifact, set_meta_bytes
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.errors import CodedError, ProtocolError
 from kvsync_protocol.leaves import Leaf
@@ -84,6 +85,7 @@ def check_store(parts: Parts, repair: RepairSource | None, progress: Progress) -
     findings += damaged
     findings += _chunk_findings(parts, bad, lacking, repair, progress)
     findings += _check_refs(parts)
+    findings += _check_evidence(parts)
     findings += _check_index(parts)
     for finding in findings:
         _log.warning("%s: %s: %s%s", finding.code, finding.name, finding.detail, " (repaired)" * finding.repaired)
@@ -196,6 +198,43 @@ def _check_refs(parts: Parts) -> list[Finding]:
             parts.refs.check_file(name)
         except StoreError as error:
             findings.append(Finding(error.code, f"refs/{name}", error.message))
+    return findings
+
+
+def _check_evidence(parts: Parts) -> list[Finding]:
+    """Damaged attestations are set aside, since others have them; what this node alone knows stays where it is."""
+    findings = []
+    for artifact in parts.files.ids():
+        try:
+            with parts.files.open(artifact) as folder:
+                findings += _check_attestations(parts, folder, artifact)
+        except NotFoundError:
+            continue  # removed meanwhile
+    for artifact in parts.refuted.ids():
+        try:
+            parts.refuted.get(artifact)
+        except StoreError as error:
+            findings.append(Finding(error.code, f"refuted/{artifact.hex}.json", error.message, (artifact,)))
+    for name in parts.divergences.names():
+        try:
+            parts.divergences.load(name)
+        except StoreError as error:
+            findings.append(Finding(error.code, f"divergences/{name}", error.message))
+    return findings
+
+
+def _check_attestations(parts: Parts, folder: Folder, artifact: ArtifactId) -> list[Finding]:
+    findings = []
+    for name in parts.attestations.names(folder):
+        try:
+            parts.attestations.check(folder, name, artifact)
+        except (ProtocolError, StoreError) as error:
+            with parts.index.writing() as db:
+                new_name = f"{name}.{secrets.token_hex(4)}"
+                parts.attestations.set_aside(folder, name, parts.folder("quarantine"), new_name)
+                set_meta_bytes(db, artifact, parts.files.meta_bytes(artifact))
+            path = f"artifacts/{artifact.hex}/{ATTESTATIONS}/{name}"
+            findings.append(Finding(error.code, path, f"{error.message}; set aside", (artifact,), repaired=True))
     return findings
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError
-from kvsync.store.artifacts import ENVELOPE, LEAVES, TOKENS
+from kvsync.store.artifacts import ATTESTATIONS, ENVELOPE, LEAVES, TOKENS
 from kvsync.store.folder import Folder
 from kvsync.store.journal import JOURNAL
 from kvsync.store.locks import LOCK_NAME
@@ -24,11 +24,14 @@ _HEX: Final = r"[0-9a-f]{64}"
 _META: Final = f"{_HEX}/({ENVELOPE}|{LEAVES}|{TOKENS}|{LOCK_NAME})"
 _FILES: Final = re.compile(
     rf"{INDEX}(-wal|-shm)?|{RESERVE}|chunks/([0-9a-f]{{2}})/\2[0-9a-f]{{62}}|artifacts/{_META}|partial/{_META}"
-    rf"|compute/{_HEX}/({JOURNAL}|{LOCK_NAME})|refs/{_HEX}\.json|pins/{_HEX}|tmp/.+",
+    rf"|compute/{_HEX}/({JOURNAL}|{LOCK_NAME})|refs/{_HEX}\.json|pins/{_HEX}|tmp/.+"
+    rf"|artifacts/{_HEX}/{ATTESTATIONS}/{_HEX}\.json|(refuted|divergences)/{_HEX}\.json",
     re.ASCII,
 )
 _DIRECTORIES: Final = re.compile(
-    rf"{'|'.join(FOLDERS)}|chunks/[0-9a-f]{{2}}|(artifacts|partial|compute)/{_HEX}|tmp/.+", re.ASCII
+    rf"{'|'.join(FOLDERS)}|chunks/[0-9a-f]{{2}}|(artifacts|partial|compute)/{_HEX}|artifacts/{_HEX}/{ATTESTATIONS}"
+    r"|tmp/.+",
+    re.ASCII,
 )
 
 

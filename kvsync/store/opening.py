@@ -15,7 +15,9 @@ from typing import Final
 from kvsync.errors import StoreError
 from kvsync.store import locks
 from kvsync.store.artifacts import ArtifactFiles
+from kvsync.store.attestations import AttestationFiles, RefutedFiles
 from kvsync.store.chunks import ChunkFiles
+from kvsync.store.divergences import DivergenceFiles
 from kvsync.store.folder import Folder
 from kvsync.store.index import SCHEMA_VERSION, Index
 from kvsync.store.parts import INDEX, RESERVE, RESERVE_BYTES, Parts, open_folders
@@ -39,13 +41,17 @@ def open_parts(path: Path, limits: StoreLimits) -> Parts:
         index = _open_index(root)
         try:
             temp = TempFiles(folders["tmp"])
+            files = ArtifactFiles(folders["artifacts"], temp)
             parts = Parts(
                 root=root,
                 folders=folders,
                 temp=temp,
                 chunks=ChunkFiles(folders["chunks"], temp, limits.free_floor_bytes),
-                files=ArtifactFiles(folders["artifacts"], temp),
+                files=files,
                 refs=RefFiles(folders["refs"], temp),
+                attestations=AttestationFiles(files, temp),
+                refuted=RefutedFiles(folders["refuted"], temp),
+                divergences=DivergenceFiles(folders["divergences"], temp),
                 limits=limits,
                 index=index,
             )

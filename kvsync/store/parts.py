@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from kvsync.store.artifacts import ArtifactFiles
+from kvsync.store.attestations import AttestationFiles, RefutedFiles
 from kvsync.store.chunks import ChunkFiles
+from kvsync.store.divergences import DivergenceFiles
 from kvsync.store.folder import Folder
 from kvsync.store.index import Index
 from kvsync.store.quota import StoreLimits
@@ -28,7 +30,10 @@ INDEX: Final = "index.sqlite"
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 512 * 1024
 """Given up while gc and the like run on a full disk, so that the index can be written."""
-FOLDERS: Final = ("chunks", "artifacts", "partial", "compute", "refs", "pins", "tmp", "quarantine")
+FOLDERS: Final = (
+    *("chunks", "artifacts", "partial", "compute", "refs", "pins"),
+    *("refuted", "divergences", "tmp", "quarantine"),
+)
 
 
 @dataclass
@@ -41,6 +46,9 @@ class Parts:
     chunks: ChunkFiles
     files: ArtifactFiles
     refs: RefFiles
+    attestations: AttestationFiles
+    refuted: RefutedFiles
+    divergences: DivergenceFiles
     limits: StoreLimits
     index: Index
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from kvsync.store.artifacts import StoredArtifact
@@ -71,19 +71,21 @@ def ids_with_prefix(db: sqlite3.Connection, digits: str) -> list[ArtifactId]:
     return [ArtifactId(Digest(raw)) for (raw,) in rows]
 
 
-def find_prefix(db: sqlite3.Connection, keys: Sequence[PrefixKey]) -> tuple[ArtifactId, int] | None:
+def find_prefix(
+    db: sqlite3.Connection, keys: Sequence[PrefixKey], without: Collection[ArtifactId] = ()
+) -> tuple[ArtifactId, int] | None:
     """The artifact that shares the most full blocks, and how many; the last recorded of several.
 
     A key chains all keys before it, so an artifact that has one has those before it too: bisect.
     """
 
     def holder(count: int) -> ArtifactId | None:
-        row = db.execute(
+        rows = db.execute(
             "SELECT a.id FROM block_keys b JOIN artifacts a ON a.key = b.artifact WHERE b.key = ?"
-            " ORDER BY b.artifact DESC LIMIT 1",
-            (keys[count - 1].raw,),
-        ).fetchone()
-        return ArtifactId(Digest(row[0])) if row else None
+            " ORDER BY b.artifact DESC LIMIT ?",
+            (keys[count - 1].raw, len(without) + 1),
+        ).fetchall()
+        return next((found for (raw,) in rows if (found := ArtifactId(Digest(raw))) not in without), None)
 
     low, high, best = 0, len(keys), None
     while low < high:
@@ -96,7 +98,9 @@ def find_prefix(db: sqlite3.Connection, keys: Sequence[PrefixKey]) -> tuple[Arti
     return (best, low) if best is not None else None
 
 
-def find_whole(db: sqlite3.Connection, tokens: Sequence[int], fingerprints: Fingerprints) -> ArtifactId | None:
+def find_whole(
+    db: sqlite3.Connection, tokens: Sequence[int], fingerprints: Fingerprints, without: Collection[ArtifactId] = ()
+) -> ArtifactId | None:
     """The longest artifact under exactly these fingerprints with which `tokens` begin."""
     pair = (fingerprints.compatibility.digest.raw, fingerprints.numerics.digest.raw)
     counts = db.execute(
@@ -105,17 +109,35 @@ def find_whole(db: sqlite3.Connection, tokens: Sequence[int], fingerprints: Fing
         (*pair, len(tokens)),
     ).fetchall()
     encoded, state, done = memoryview(encode_tokens(tokens)), hashlib.sha256(), 0
-    best = None
+    best: ArtifactId | None = None
     for (count,) in counts:
         state.update(encoded[4 * done : 4 * count])
         done = count
-        row = db.execute(
+        rows = db.execute(
             "SELECT id FROM artifacts WHERE compatibility = ? AND numerics = ?"
-            " AND token_count = ? AND token_digest = ? ORDER BY key DESC LIMIT 1",
-            (*pair, count, state.digest()),
-        ).fetchone()
-        best = row[0] if row else best
-    return ArtifactId(Digest(best)) if best else None
+            " AND token_count = ? AND token_digest = ? ORDER BY key DESC LIMIT ?",
+            (*pair, count, state.digest(), len(without) + 1),
+        ).fetchall()
+        found = (ArtifactId(Digest(raw)) for (raw,) in rows)
+        best = next((artifact for artifact in found if artifact not in without), best)
+    return best
+
+
+def find_related(
+    db: sqlite3.Connection, keys: Sequence[PrefixKey], tokens: Digest, fingerprints: Fingerprints
+) -> list[ArtifactId]:
+    """Artifacts that share a full block with a context of these block keys, or all tokens, most recent first."""
+    rows = db.execute(
+        "SELECT id FROM artifacts WHERE key IN (SELECT artifact FROM block_keys WHERE key = ?)"
+        " OR (compatibility = ? AND numerics = ? AND token_digest = ?) ORDER BY key DESC",
+        (
+            keys[0].raw if keys else b"",
+            fingerprints.compatibility.digest.raw,
+            fingerprints.numerics.digest.raw,
+            tokens.raw,
+        ),
+    ).fetchall()
+    return [ArtifactId(Digest(raw)) for (raw,) in rows]
 
 
 def fingerprint_holders(db: sqlite3.Connection) -> list[ArtifactId]:

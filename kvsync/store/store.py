@@ -15,6 +15,7 @@ from kvsync.store import garbage, leases, names, opening, quota, records
 from kvsync.store.artifacts import StoredArtifact, is_damage, unknown
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
+from kvsync.store.evidence import Evidence
 from kvsync.store.fsck import FsckReport, RepairSource, check_store
 from kvsync.store.garbage import GcReport
 from kvsync.store.parts import Parts
@@ -35,6 +36,7 @@ class Store:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.evidence = Evidence(parts)
 
     @classmethod
     def open(cls, root: Path, limits: StoreLimits = StoreLimits()) -> Store:  # noqa: B008  frozen
@@ -171,6 +173,14 @@ class Store:
             self._parts.files.merge(judged, keys)
             records.set_meta_bytes(db, artifact, self._parts.files.meta_bytes(artifact))
 
+    def attestations(self, artifact: ArtifactId) -> list[Envelope]:
+        """What auditors have signed about it, nobody's word judged. Raises NotFoundError `store.unknown_artifact`."""
+        return self.evidence.attestations(artifact)
+
+    def add_attestation(self, envelope: Envelope, keys: Collection[PublicKey]) -> bool:
+        """Keep an attestation with its signatures by `keys`. Raises as `Evidence.add_attestation`."""
+        return self.evidence.add_attestation(envelope, keys)
+
     # names, pins, removal
 
     def set_ref(self, ref: Ref, envelope: Envelope, *signers: PublicKey, owners: Collection[PublicKey] = ()) -> None:
@@ -248,7 +258,7 @@ class Store:
         `fingerprints()`.
         """
         with self._parts.index.reading() as db:
-            return records.find_prefix(db, keys)
+            return records.find_prefix(db, keys, self._parts.refuted.ids())
 
     def find_whole(self, tokens: Sequence[int], fingerprints: Fingerprints) -> ArtifactId | None:
         """The longest artifact with whose tokens `tokens` begin, both fingerprints being equal.
@@ -256,7 +266,7 @@ class Store:
         Under the policy "canary" ask again with each acceptable pair of `fingerprints()`.
         """
         with self._parts.index.reading() as db:
-            return records.find_whole(db, tokens, fingerprints)
+            return records.find_whole(db, tokens, fingerprints, self._parts.refuted.ids())
 
     def fingerprints(self) -> list[Fingerprints]:
         """Every pair of fingerprints that artifacts here have, the most recent first."""

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvsync_protocol import strictjson
-from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, VersionError
 from kvsync_protocol.limits import (
+    MAX_ATTESTATIONS,
     MAX_CODE_CHARS,
     MAX_JSON_BYTES,
     MAX_LIST_ENTRIES,
@@ -31,11 +32,12 @@ def _read(data: bytes, what: str) -> strictjson.Fields:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers, and what the caller may do there."""
+    """Who answers, and what the caller may do there. `statements` is the digest of what it says about keys."""
 
     software: str
     signers: tuple[PublicKey, ...]
     roles: tuple[str, ...]
+    statements: Digest | None = None
     protocol: int = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
@@ -45,6 +47,7 @@ class Hello:
                 "software": self.software,
                 "signers": [str(key) for key in self.signers],
                 "roles": list(self.roles),
+                "statements": None if self.statements is None else str(self.statements),
             }
         )
 
@@ -64,7 +67,8 @@ class Hello:
             )
         signers = tuple(PublicKey.parse(key) for key in fields.array("signers", limit=MAX_SIGNATURES))
         roles = fields.strings("roles", limit=MAX_ROLES, each=64)
-        return cls(fields.string("software", limit=200), signers, roles)
+        statements = fields.optional("statements", fields.digest)
+        return cls(fields.string("software", limit=200), signers, roles, statements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,54 @@ class Commit:
         text = fields.optional("ref", lambda name: fields.string(name, limit=MAX_JSON_BYTES))
         fields.done()
         return cls(None if text is None else Envelope.parse(text.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Attestations:
+    """What auditors have signed about one artifact, nothing in it verified. `Attestations.parse(a.encode()) == a`."""
+
+    envelopes: tuple[Envelope, ...]
+
+    @classmethod
+    def of(cls, envelopes: Iterable[Envelope]) -> Attestations:
+        """As many as a message may hold."""
+        kept: list[Envelope] = []
+        size = 0
+        for envelope in envelopes:
+            size += 2 * len(envelope.encode())  # quotes are escaped inside the message's JSON
+            if len(kept) == MAX_ATTESTATIONS or size > MAX_JSON_BYTES - MAX_MESSAGE_BYTES:
+                break
+            kept.append(envelope)
+        return cls(tuple(kept))
+
+    def encode(self) -> bytes:
+        return strictjson.dumps({"attestations": [envelope.encode().decode() for envelope in self.envelopes]})
+
+    @classmethod
+    def parse(cls, data: bytes) -> Attestations:
+        """Raises MalformedError `json.*`, `message.*`, `envelope.*`."""
+        fields = _read(data, "the list of attestations")
+        texts = fields.strings("attestations", limit=MAX_ATTESTATIONS, each=MAX_JSON_BYTES)
+        fields.done()
+        return cls(tuple(Envelope.parse(text.encode()) for text in texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Other artifacts there that share the computation of a block with one. `Related.parse(r.encode()) == r`."""
+
+    artifacts: tuple[ArtifactId, ...]
+
+    def encode(self) -> bytes:
+        return strictjson.dumps({"artifacts": [str(artifact) for artifact in self.artifacts]})
+
+    @classmethod
+    def parse(cls, data: bytes) -> Related:
+        """Raises MalformedError `json.*`, `message.*`, `digest.syntax`."""
+        fields = _read(data, "the list of related artifacts")
+        entries = fields.array("artifacts", limit=MAX_ATTESTATIONS)
+        fields.done()
+        return cls(tuple(ArtifactId(Digest.parse(entry)) for entry in entries))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 import basics
 import envelopes
+import evidence
 import geometry
 import manifests
 import tiny
@@ -39,6 +40,8 @@ TOPICS: Final = {
     "envelope": envelopes.envelope,
     "manifest": manifests.manifest,
     "ref": manifests.refs,
+    "attestation": evidence.attestation,
+    "divergence": evidence.divergence,
     "messages": wire.messages,
     "bulk": wire.bulk,
 }

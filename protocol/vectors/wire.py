@@ -113,6 +113,14 @@ def _rest(c: Cases) -> None:
     c.ok("commit with a ref", "commit", True, text=json.dumps({"ref": one}))
     c.bad("commit: a ref that is a number", "commit", "message.type", text='{"ref":1}')
     c.bad("commit: a ref that is no envelope", "commit", "json.syntax", text='{"ref":"x"}')
+    signed = ref.canonical(ref.envelope("application/vnd.kvsync.attestation+json", b"{}", 1)).decode()
+    c.ok("attestations", "attestations", 1, text=json.dumps({"attestations": [signed]}))
+    c.ok("no attestations", "attestations", 0, text='{"attestations":[]}')
+    c.bad("65 attestations", "attestations", "message.range", text=json.dumps({"attestations": [signed] * 65}))
+    c.bad("attestations: an object", "attestations", "message.type", text='{"attestations":[{}]}')
+    c.ok("related", "related", [artifact], text=json.dumps({"artifacts": [artifact]}))
+    c.bad("related: a path", "related", "digest.syntax", text='{"artifacts":["../x"]}')
+    c.bad("related: 65 of them", "related", "message.range", text=json.dumps({"artifacts": [artifact] * 65}))
     error = {"code": "store.full", "message": "no room left", "hint": ""}
     c.ok("an error", "error", error, text=json.dumps(error))
     for name, change in {

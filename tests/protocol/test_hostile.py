@@ -12,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsync_protocol import strictjson
+from kvsync_protocol.attestation import PAYLOAD_TYPE as ATTESTATION_TYPE
+from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.bulk import BulkReply, BulkRequest
 from kvsync_protocol.digest import Digest
+from kvsync_protocol.divergence import Divergence
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, ProtocolError, TrustError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
-from kvsync_protocol.group import Group
+from kvsync_protocol.groups import parse_group
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_JSON_BYTES, MAX_MANIFEST_BYTES, MiB
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.merkle import verify_consistency, verify_inclusion
-from kvsync_protocol.messages import Accepted, Commit, ErrorReply, Hello, Missing, RefList
+from kvsync_protocol.messages import Accepted, Attestations, Commit, ErrorReply, Hello, Missing, RefList, Related
 from kvsync_protocol.prefix import decode_tokens
 from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
@@ -42,13 +45,17 @@ BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
     "commit": Commit.parse,
     "accepted": Accepted.parse,
     "error": ErrorReply.parse,
+    "attestation": lambda data: Attestation.parse(VerifiedPayload(ATTESTATION_TYPE, data, ())),
+    "divergence": lambda data: Divergence.parse(data).check(),
+    "attestations": Attestations.parse,
+    "related": Related.parse,
     "bulk request": BulkRequest.decode,
     "bulk reply": BulkReply.decode,
 }
 VALUE_PARSERS: dict[str, Callable[[Any], object]] = {
     "digest": Digest.parse,
     "key": PublicKey.parse,
-    "group": Group.parse,
+    "group": parse_group,
     "fingerprint": lambda value: Fingerprint.parse(FingerprintKind.NUMERICS, value),
 }
 WORDS = [
@@ -56,6 +63,7 @@ WORDS = [
     *("boundaries", "groups", "name", "kind", "layers", "kv_heads", "key_dim", "value_dim", "dtype", "window"),
     *("payload", "payloadType", "signatures", "keyid", "sig", "refs", "more", "ranges", "ref", "artifact"),
     *("complete", "code", "message", "hint", "protocol", "software", "signers", "roles", "sequence", "expires"),
+    *("blocks", "logits", "differs", "leaf", "found", "sides", "leaves", "proof", "digest", "size", "block"),
     *("full", "sliding", "F32", "\\ud800", "\ud800", "\x1b", "", "sha256:" + "00" * 32),
 ]
 JSON = st.recursive(

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from kvsync_protocol import merkle, messages, strictjson
-from kvsync_protocol.blockfile import block_file, logits_file
+from kvsync_protocol.attestation import Attestation
+from kvsync_protocol.blockfile import block_file, logits_file, state_file
 from kvsync_protocol.bulk import BulkReply, BulkRequest
 from kvsync_protocol.digest import ArtifactId, Digest, hash_record
+from kvsync_protocol.divergence import Divergence
 from kvsync_protocol.envelope import Envelope, VerifiedPayload, pae
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
 from kvsync_protocol.group import DType, Group
+from kvsync_protocol.groups import parse_group
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
@@ -24,6 +27,7 @@ from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, sta
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.state import StateGroup
 from tests.protocol.spec import error_codes
 
 VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -53,7 +57,7 @@ def geometry(given: dict[str, Any]) -> Layout:
     return Layout(
         given["tokens"],
         given["block_tokens"],
-        tuple(Group.parse(group) for group in given["groups"]),
+        tuple(parse_group(group) for group in given["groups"]),
         given["vocab"],
         DType(given["logits_dtype"]),
     )
@@ -90,6 +94,18 @@ def run_layout(**given: Any) -> dict[str, Any]:
         "bytes": layout.total_bytes,
         "full_leaves": layout.full_leaves,
     }
+
+
+def run_header(group: object, tokens: int) -> str:
+    found = parse_group(group)
+    assert isinstance(found, Group)
+    return block_file(found, tokens).header.hex()
+
+
+def run_state_header(group: object) -> str:
+    found = parse_group(group)
+    assert isinstance(found, StateGroup)
+    return state_file(found).header.hex()
 
 
 def run_graft_chunks(position: int, logits: bool, **given: Any) -> list[int]:
@@ -176,6 +192,13 @@ def run_check_template(payload: str, template: str) -> None:
     manifest(payload).check_template(Digest.parse(template))
 
 
+def run_attestation(payload: str, payload_type: str, **given: str) -> dict[str, Any]:
+    found = Attestation.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    about = manifest(given["manifest"])
+    found.check(about)
+    return {"blocks": list(found.audited()), "refutes": found.refutes(about)}
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "digest": lambda text: Digest.parse(text).hex,
     "digest_raw": lambda **given: Digest(raw(given["bytes"])).hex,
@@ -193,6 +216,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     ),
     "fingerprint": lambda kind, fields: fingerprint(kind, fields).digest.hex,
     "accepts": run_accepts,
+    "attestation": run_attestation,
+    "divergence": lambda text: Divergence.parse(text.encode()).check() and None,
+    "attestations": lambda text: len(messages.Attestations.parse(text.encode()).envelopes),
+    "related": lambda text: list(map(str, messages.Related.parse(text.encode()).artifacts)),
     "block_keys": run_block_keys,
     "root": lambda data: merkle.root([merkle.leaf_hash(raw(leaf)) for leaf in data]).hex,
     "inclusion": lambda leaf, index, size, proof, root: merkle.verify_inclusion(
@@ -206,7 +233,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "check_tokens": lambda payload, **given: list(manifest(payload).check_tokens(raw(given["bytes"]))),
     "check_template": run_check_template,
     "layout": run_layout,
-    "header": lambda group, tokens: block_file(Group.parse(group), tokens).header.hex(),
+    "header": run_header,
+    "state_header": run_state_header,
+    "restorable": lambda position, **given: geometry(given).restorable(position),
     "logits_header": lambda vocab, dtype: logits_file(vocab, DType(dtype)).header.hex(),
     "graft_chunks": run_graft_chunks,
     "pae": lambda payload_type, payload: pae(payload_type, raw(payload)).hex(),

@@ -1,0 +1,139 @@
+"""`Evidence`: what is known here about whether an artifact's bytes are right, beside whether they are whole.
+
+    attestations   other auditors' findings and our own, beside the artifact
+    refutations    what this node itself has computed otherwise; such artifacts are neither matched nor grafted
+    divergences    pairs of artifacts that cannot both be right, with both signatures
+
+Knows no policy: whose word counts, and what is refused for lack of it, is the caller's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+
+from kvsync.errors import NotFoundError, StoreError
+from kvsync.store import records
+from kvsync.store.artifacts import is_damage, unknown
+from kvsync.store.attestations import Refutation
+from kvsync.store.divergences import StoredDivergence
+from kvsync.store.parts import Parts
+from kvsync_protocol.attestation import PAYLOAD_TYPE, Attestation, Discrepancy, Signed
+from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.divergence import Described, Divergence
+from kvsync_protocol.envelope import Envelope, VerifiedPayload
+from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.manifest import Manifest
+from kvsync_protocol.signing import PublicKey
+
+
+class Evidence:
+    """Part of a `Store`, which makes it. Thread-safe."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # attestations
+
+    def attestations(self, artifact: ArtifactId) -> list[Envelope]:
+        """All that lie beside an artifact, nobody's word judged. Raises NotFoundError `store.unknown_artifact`."""
+        return self._parts.attestations.envelopes(artifact)
+
+    def signed(self, manifest: Manifest, keys: Collection[PublicKey]) -> list[Signed]:
+        """Attestations by `keys` about a stored artifact. Raises as `attestations`."""
+        return self._parts.attestations.signed(manifest, keys)
+
+    def add_attestation(self, envelope: Envelope, keys: Collection[PublicKey]) -> bool:
+        """Keep an attestation of a stored artifact, with its signatures by `keys` and no others.
+
+        False when it adds nothing, or when its signers have more than enough here already.
+
+        Raises:
+            TrustError: `trust.untrusted_signer` when none of `keys` has signed, `trust.payload_type`.
+            MalformedError: as `Attestation.parse`; MismatchError: `mismatch.attestation`.
+            NotFoundError: `store.unknown_artifact`.
+        """
+        envelope.verify(PAYLOAD_TYPE, keys)
+        artifact = Attestation.parse(VerifiedPayload(envelope.payload_type, envelope.payload, ())).artifact
+        with self._parts.index.writing() as db:
+            if not records.is_recorded(db, artifact):
+                raise unknown(artifact)
+            manifest = self._parts.files.load(artifact, pinned=False).manifest
+            added = self._parts.attestations.add(envelope, manifest, keys)
+            if added:
+                records.set_meta_bytes(db, artifact, self._parts.files.meta_bytes(artifact))
+        return added
+
+    # refutations
+
+    def refute(self, envelope: Envelope) -> None:
+        """Remember that an audit of this node's own has found other bytes, whether or not the artifact is here."""
+        with self._parts.index.writing():
+            self._parts.refuted.add(envelope)
+
+    def forget_refutation(self, artifact: ArtifactId) -> None:
+        """Undo `refute`, for an artifact that was audited again with equal bytes."""
+        with self._parts.index.writing():
+            self._parts.refuted.remove(artifact)
+
+    def refutation(self, artifact: ArtifactId) -> Refutation | None:
+        """Raises StoreError `store.refutation_damaged`."""
+        return self._parts.refuted.get(artifact)
+
+    def refuted(self) -> dict[ArtifactId, Discrepancy]:
+        """Everything that this node has found to be wrong, and where it begins to be."""
+        found = {}
+        for artifact in self._parts.refuted.ids():
+            refutation = self._parts.refuted.get(artifact)
+            if refutation is not None and refutation.attestation.differs is not None:
+                found[artifact] = refutation.attestation.differs
+        return found
+
+    # divergences
+
+    def divergences(self) -> list[StoredDivergence]:
+        """All records, by name; damaged ones are left to fsck."""
+        return self._parts.divergences.all(self.refuted())
+
+    def add_divergence(self, divergence: Divergence) -> bool:
+        """Keep a record for good; False when there is one of these artifacts. Raises StoreError `store.full`."""
+        with self._parts.index.writing():
+            return self._parts.divergences.add(divergence)
+
+    def describe(self, artifact: ArtifactId) -> Described:
+        """An artifact's description, checked. Raises NotFoundError `store.unknown_artifact`; as `Store.artifact`."""
+        stored, table, tokens = self._parts.files.verify(artifact)
+        return Described(stored.envelope, stored.manifest, table, tokens)
+
+    def related(self, described: Described) -> Iterator[Described]:
+        """Other artifacts here with which this one shares the computation of a block; damaged ones left out."""
+        manifest = described.manifest
+        for artifact in self.related_ids(described):
+            if artifact == manifest.artifact:
+                continue
+            try:
+                yield self.describe(artifact)
+            except (NotFoundError, ProtocolError, StoreError) as error:
+                if not isinstance(error, NotFoundError) and not is_damage(error):
+                    raise
+
+    def related_ids(self, described: Described) -> list[ArtifactId]:
+        """As `related`, names only, the most recent first; the artifact itself may be among them."""
+        manifest = described.manifest
+        keys = list(islice(described.keys(), min(1, manifest.layout.full_blocks)))
+        with self._parts.index.reading() as db:
+            return records.find_related(db, keys, manifest.tokens.digest, manifest.fingerprints)
+
+
+def by_name(found: Iterable[StoredDivergence], name: str) -> StoredDivergence:
+    """The divergence whose name is or begins with `name`, or that is about an artifact of this id.
+
+    Raises:
+        NotFoundError: `divergence.unknown`.
+    """
+    digits = name.removeprefix("sha256:")
+    for record in found:
+        names: tuple[Digest, ...] = (record.name, *record.artifacts)
+        if len(digits) >= 8 and any(digest.hex.startswith(digits) for digest in names):
+            return record
+    raise NotFoundError("divergence.unknown", f"no divergence here is named {name!r}", hint="kvsync divergences ls")
