@@ -19,10 +19,12 @@ from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.graft.match import Match, best_matches, match_artifact
 from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
 from kvsync.pack import ArtifactReader
+from kvsync.pack.geometry import check_geometry
 from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.errors import CodedError, MismatchError
 from kvsync_protocol.fingerprint import Difference
+from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.schedule import Schedule
@@ -84,7 +86,9 @@ class _Checked:
     """An artifact whose description is verified; its chunks are verified while they are read."""
 
     match: Match
-    manifest: Manifest
+    schedule: Schedule
+    layout: Layout
+    """This model's own for so many tokens, which the signed one was found to be."""
     leaves: LeafTable
 
 
@@ -182,15 +186,15 @@ def _place(
         checked = _check(stored, trusted, engine, tokens, accept, template, record)
     match = checked.match
     whole = match.mode == WHOLE
-    schedule = checked.manifest.schedule if whole else engine.schedule
-    reader = ArtifactReader(store, match.artifact, checked.manifest.layout, checked.leaves)
+    schedule = checked.schedule if whole else engine.schedule
+    reader = ArtifactReader(store, match.artifact, checked.layout, checked.leaves)
     with record.stage("restore"):
         final = engine.logits(reader) if whole and match.position == len(tokens) else None
         context = engine.restore(reader, match.position)
         record.checks += ["chunks", "positions"]
     if advance:
         _advance(engine, context, tokens, schedule, record)
-    spans = list(checked.manifest.layout.chunks_for_graft(match.position, logits=final is not None))
+    spans = list(checked.layout.chunks_for_graft(match.position, logits=final is not None))
     report = GraftReport(
         mode=match.mode,
         tokens_grafted=match.position,
@@ -216,8 +220,6 @@ def _check(
 ) -> _Checked:
     """Everything that can be refused before a chunk is read. Raises the refusal."""
     manifest = Manifest.parse(stored.envelope.verify(PAYLOAD_TYPE, trusted))
-    if manifest.artifact != stored.artifact:
-        raise MismatchError("mismatch.artifact", "the store holds another manifest under this id")
     record.checks.append("signature")
     leaves = stored.leaves()
     record.checks.append("merkle root")
@@ -226,13 +228,13 @@ def _check(
     record.tolerated += engine.fingerprints.check(manifest.fingerprints, accept=accept)
     record.checks += ["compatibility", "canary" if record.tolerated else "numerics"]
     manifest.check_template(template)
+    layout = engine.layout(len(held))
+    check_geometry(layout, manifest.layout)
+    record.checks.append("template and layout")
     match = match_artifact(stored.artifact, manifest, held, tokens, engine.schedule)
     if match is None:
         raise MismatchError("mismatch.tokens", "the tokens do not begin like the artifact's")
-    if manifest.layout.groups != engine.layout(len(held)).groups:
-        raise MismatchError("mismatch.layout", "the artifact's layers are not laid out like this model's")
-    record.checks.append("template and layout")
-    return _Checked(match, manifest, leaves)
+    return _Checked(match, manifest.schedule, layout, leaves)
 
 
 def _advance(engine: Engine, context: Context, tokens: Sequence[int], schedule: Schedule, record: _Record) -> None:

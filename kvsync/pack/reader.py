@@ -133,7 +133,7 @@ class ArtifactReader:
         state = hashlib.sha256()
         for buffer in buffers:
             state.update(buffer)
-        if state.digest() != leaf.digest.raw:
+        if not leaf.names(state.digest()):
             raise self._bad(span, "does not have the signed digest")
         self._check_header(span, buffers)
 

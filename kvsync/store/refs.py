@@ -70,6 +70,34 @@ class _State:
     current: StoredRef | None
     seen: dict[str, _Seen]
 
+    def check_sequence(self, ref: Ref, signers: Collection[PublicKey]) -> None:
+        """Refuse what a signer has replaced since. Raises TrustError `trust.rollback`."""
+        for signer in signers:
+            last = self.seen.get(str(signer), _Seen(0, None))
+            again = self.current is None or self.current.ref == ref
+            if ref.sequence < last.sequence + (not again) or (
+                ref.sequence == last.sequence and ref.artifact != last.artifact
+            ):
+                raise TrustError(
+                    "trust.rollback",
+                    f"{ref.name} has sequence {ref.sequence}, but {last.sequence} of the same signer was seen",
+                    hint="the sender's copy is outdated, or somebody replays an old one",
+                    name=ref.name,
+                    sequence=ref.sequence,
+                    seen=last.sequence,
+                )
+
+    def check_owner(self, ref: Ref, signers: Collection[PublicKey], owners: Collection[PublicKey]) -> None:
+        """Refuse a name that one of `owners` has given to somebody else. Raises TrustError `trust.ref_owner`."""
+        held = self.current
+        if held is not None and set(held.signers) & set(owners) and not set(held.signers) & set(signers):
+            raise TrustError(
+                "trust.ref_owner",
+                f"{ref.name} is a name that another signer has given, {held.signer.key_id}",
+                hint="remove it here to take the other's, or ask for the artifact by its id",
+                name=ref.name,
+            )
+
 
 class RefFiles:
     """The refs/ folder."""
@@ -124,28 +152,8 @@ class RefFiles:
     def _judge(self, ref: Ref, signers: Collection[PublicKey], owners: Collection[PublicKey]) -> _State:
         """The state of the ref's name, if it may be moved to this ref."""
         state = self._read(_file(ref.name)) or _State(None, {})
-        for signer in signers:
-            last = state.seen.get(str(signer), _Seen(0, None))
-            again = state.current is None or state.current.ref == ref
-            if ref.sequence < last.sequence + (not again) or (
-                ref.sequence == last.sequence and ref.artifact != last.artifact
-            ):
-                raise TrustError(
-                    "trust.rollback",
-                    f"{ref.name} has sequence {ref.sequence}, but {last.sequence} of the same signer was seen",
-                    hint="the sender's copy is outdated, or somebody replays an old one",
-                    name=ref.name,
-                    sequence=ref.sequence,
-                    seen=last.sequence,
-                )
-        held = state.current
-        if held is not None and set(held.signers) & set(owners) and not set(held.signers) & set(signers):
-            raise TrustError(
-                "trust.ref_owner",
-                f"{ref.name} is a name that another signer has given, {held.signer.key_id}",
-                hint="remove it here to take the other's, or ask for the artifact by its id",
-                name=ref.name,
-            )
+        state.check_sequence(ref, signers)
+        state.check_owner(ref, signers, owners)
         return state
 
     def remove(self, name: str) -> None:

@@ -25,6 +25,10 @@ class Leaf:
     digest: Digest
     size: int
 
+    def names(self, computed: bytes) -> bool:
+        """Whether `computed`, the SHA-256 of a chunk's bytes as they arrived or were read, is the signed one."""
+        return computed == self.digest.raw
+
 
 @dataclass(frozen=True)
 class LeafTable:

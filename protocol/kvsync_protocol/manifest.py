@@ -175,9 +175,17 @@ class Manifest:
             raise IntegrityError("integrity.leaf_table", "the leaf table is not the signed one")
         table = LeafTable.parse(data)
         table.check_sizes(self.layout)
+        self.check_root(table)
+        return table
+
+    def check_root(self, table: LeafTable) -> None:
+        """Refuse a signer who says one thing by the table and another by the root, from which proofs start.
+
+        Raises:
+            IntegrityError: `integrity.root`.
+        """
         if table.root != self.tree.root:
             raise IntegrityError("integrity.root", "the leaf table does not have the signed root")
-        return table
 
     def check_tokens(self, data: bytes) -> tuple[int, ...]:
         """Decode token ids that are exactly those signed here. Raises IntegrityError `integrity.tokens`."""

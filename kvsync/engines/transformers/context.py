@@ -41,6 +41,14 @@ class TransformersContext:
         """Raises EngineError `engine.context` for another engine's context or a cache used elsewhere since."""
         if self._owner is not owner:
             raise EngineError("engine.context", "this context belongs to another engine")
+        self.check_unmoved()
+
+    def check_unmoved(self) -> None:
+        """Positions follow from the cache: one that somebody else has moved gives the next token a wrong one.
+
+        Raises:
+            EngineError: `engine.context`.
+        """
         lengths = {layer.get_seq_length() for layer in self._cache.layers}
         if lengths != {self.position}:
             raise EngineError(
