@@ -10,6 +10,7 @@ import typer
 
 from kvsync.cli._command import Run, command
 from kvsync.cli._render import Facts, Outcome, Table, size
+from kvsync_protocol.layout import AnyGroup, StateGroup
 
 if TYPE_CHECKING:
     from kvsync.store import Store, StoredArtifact
@@ -91,10 +92,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         ("bytes", f"{layout.total_bytes} ({size(layout.total_bytes)}) in {manifest.tree.size} chunks"),
         ("merkle root", manifest.tree.root),
     ]
-    groups = [
-        (g.name, g.kind.value, _ranges(g.layers), g.kv_heads, g.key_dim, g.value_dim, g.dtype.value, g.window or "-")
-        for g in layout.groups
-    ]
+    groups = [_group_row(group) for group in layout.groups]
     data: dict[str, object] = {
         "artifact": str(stored.artifact),
         "names": names,
@@ -110,19 +108,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
             "block_tokens": manifest.schedule.block_tokens,
             "boundaries": list(manifest.schedule.boundaries),
         },
-        "groups": [
-            {
-                "name": g.name,
-                "kind": g.kind.value,
-                "layers": list(g.layers),
-                "kv_heads": g.kv_heads,
-                "key_dim": g.key_dim,
-                "value_dim": g.value_dim,
-                "dtype": g.dtype.value,
-                "window": g.window,
-            }
-            for g in layout.groups
-        ],
+        "groups": [g.as_json() for g in layout.groups],
         "logits": {"vocab": layout.vocab, "dtype": layout.logits_dtype.value},
         "bytes": layout.total_bytes,
         "tree": {"root": str(manifest.tree.root), "size": manifest.tree.size},
@@ -198,6 +184,14 @@ def _fingerprint_view(fingerprint: Fingerprint) -> list[str | Table | Facts]:
         f"{fingerprint.kind.value} {fingerprint.digest}",
         Facts([(f"  {n}", v) for n, v in sorted(fingerprint.fields.items())]),
     ]
+
+
+def _group_row(group: AnyGroup) -> tuple[object, ...]:
+    head = (group.name, group.kind.value, _ranges(group.layers))
+    if isinstance(group, StateGroup):
+        parts = ", ".join(f"{part.name} {part.dtype.value}" for part in group.parts)
+        return (*head, "-", "-", "-", parts, f"snapshot every {group.every} blocks")
+    return (*head, group.kv_heads, group.key_dim, group.value_dim, group.dtype.value, group.window or "-")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ blocks that this node has computed before, for a document with the same beginnin
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from kvsync.engines.engine import Engine
@@ -146,20 +147,22 @@ def _resume(
 ) -> int:
     """Leave the leaves of as many leading blocks in the draft as need no computing; return their number.
 
-    At least one token is always computed, since the final logits are stored with no block. Blocks are
-    adopted only from artifacts this node has signed: a signature vouches for bytes one has computed.
+    At least one token is always computed, since the final logits are stored with no block. The computation goes on
+    where the kept leaves hold every layer's state, of recurrent layers a snapshot. Blocks are adopted only from
+    artifacts this node has signed: a signature vouches for bytes one has computed.
     """
-    per_block = layout.full_leaves // layout.full_blocks if layout.full_blocks else 1
     usable = (len(tokens) - 1) // layout.block_tokens
-    blocks = min(len(draft.leaves) // per_block, usable)
-    draft.truncate(blocks * per_block)
+    complete = bisect_right(range(usable + 1), len(draft.leaves), key=layout.leading_leaves) - 1
+    blocks = layout.resumable(complete)
+    draft.truncate(layout.leading_leaves(blocks))
     keys = list(block_keys(start_key(engine.fingerprints), tokens, schedule))[:usable]
     found = store.find_prefix(keys)
-    if found is None or found[1] <= blocks:
+    shared = 0 if found is None else layout.resumable(found[1])
+    if found is None or shared <= blocks:
         return blocks
     with store.hold(found[0]) as source:  # neither gc nor rm takes its chunks before the draft has leased them
         if not source.envelope.signers([signer.public]):
             return blocks
-        for leaf in source.leaves().leaves[blocks * per_block : found[1] * per_block]:
+        for leaf in source.leaves().leaves[layout.leading_leaves(blocks) : layout.leading_leaves(shared)]:
             draft.adopt(leaf)
-    return found[1]
+    return shared

@@ -198,6 +198,7 @@ def _place(
     report = GraftReport(
         mode=match.mode,
         tokens_grafted=match.position,
+        tokens_shared=match.shared,
         tokens_recomputed=len(tokens) - match.position,
         artifact=match.artifact,
         chunks=len(spans),
@@ -234,6 +235,12 @@ def _check(
     match = match_artifact(stored.artifact, manifest, held, tokens, engine.schedule)
     if match is None:
         raise MismatchError("mismatch.tokens", "the tokens do not begin like the artifact's")
+    if match.position == 0:
+        raise MismatchError(
+            "mismatch.snapshot",
+            f"the {match.shared} tokens shared with the artifact end before its first snapshot of recurrent layers",
+            hint="extend the document, or compute what is shared as an artifact of its own",
+        )
     return _Checked(match, manifest.schedule, layout, leaves)
 
 

@@ -17,11 +17,15 @@ from kvsync_protocol.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`artifact` covers the first `position` tokens: all of its own ("whole"), or full blocks ("prefix")."""
+    """`artifact` covers the first `position` tokens: all of its own ("whole"), or full blocks ("prefix").
+
+    `shared` tokens are alike in full blocks. It is larger than `position` where recurrent layers have no snapshot.
+    """
 
     artifact: ArtifactId
     mode: str
     position: int
+    shared: int
 
 
 def best_matches(
@@ -48,12 +52,16 @@ def _tolerable(store: Store, ours: Fingerprints) -> Iterator[Fingerprints]:
 def _matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> Iterator[Match]:
     whole = store.find_whole(tokens, fingerprints)
     if whole is not None:
-        yield Match(whole, WHOLE, store.artifact(whole).manifest.tokens.count)
+        count = store.artifact(whole).manifest.tokens.count
+        yield Match(whole, WHOLE, count, count)
     usable = (len(tokens) - 1) // schedule.block_tokens
     keys = list(block_keys(start_key(fingerprints), tokens[: usable * schedule.block_tokens], schedule))
     prefix = store.find_prefix(keys)
     if prefix is not None:
-        yield Match(prefix[0], PREFIX, prefix[1] * schedule.block_tokens)
+        shared = prefix[1] * schedule.block_tokens
+        position = store.artifact(prefix[0]).manifest.layout.restorable(shared)
+        if position:
+            yield Match(prefix[0], PREFIX, position, shared)
 
 
 def match_artifact(
@@ -61,15 +69,15 @@ def match_artifact(
 ) -> Match | None:
     """How far one given artifact covers `tokens`; None when they share no usable block.
 
-    A prefix ends before the first cut inside a block: from there on the artifact's computation is not the
-    caller's.
+    Its position is 0 when they share blocks, but none that recurrent layers have a snapshot behind. A prefix ends
+    before the first cut inside a block: from there on the artifact's computation is not the caller's.
     """
     if len(held) <= len(tokens) and tuple(tokens[: len(held)]) == tuple(held):
-        return Match(artifact, WHOLE, len(held))
+        return Match(artifact, WHOLE, len(held), len(held))
     size = schedule.block_tokens
     shared = next(
         (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens))
     )
     early = [cut for cut in manifest.schedule.boundaries if cut < len(held)]
     blocks = min(shared, early[0] if early else shared, len(tokens) - 1) // size
-    return Match(artifact, PREFIX, blocks * size) if blocks else None
+    return Match(artifact, PREFIX, manifest.layout.restorable(blocks * size), blocks * size) if blocks else None

@@ -37,10 +37,12 @@ class GraftReport:
     `mode` is "whole" (reference: the fresh computation cut at the artifact's end), "prefix" (reference:
     the fresh computation under the caller's own cuts) or "miss". `seconds` is by stage. `checks` are those
     that passed, in order. `tolerated` names numerics fields that differed while the canary agreed.
+    `tokens_shared` in full blocks are more than `tokens_grafted` where recurrent layers had no snapshot.
     """
 
     mode: str
     tokens_grafted: int = 0
+    tokens_shared: int = 0
     tokens_recomputed: int = 0
     artifact: ArtifactId | None = None
     chunks: int = 0
@@ -56,6 +58,7 @@ class GraftReport:
             "mode": self.mode,
             "artifact": None if self.artifact is None else str(self.artifact),
             "tokens_grafted": self.tokens_grafted,
+            "tokens_shared": self.tokens_shared,
             "tokens_recomputed": self.tokens_recomputed,
             "chunks": self.chunks,
             "bytes": self.bytes,

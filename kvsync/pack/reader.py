@@ -65,7 +65,7 @@ class ArtifactReader:
         self._scratch = local()
 
     def restore(self, position: int, targets: Mapping[tuple[int, str], Target]) -> ReadReport:
-        """Fill `targets` with tokens before `position`: a multiple of block_tokens, or the artifact's length.
+        """Fill `targets` with the state at `position`, one of those that the layout calls restorable.
 
         Raises:
             MismatchError: `mismatch.position` when no state is stored for this position.
@@ -73,8 +73,7 @@ class ArtifactReader:
             NotFoundError: `store.unknown_chunk`.
             EngineError: `engine.target`.
         """
-        whole = position == self.layout.tokens
-        if not whole and (position % self.layout.block_tokens or not 0 < position < self.layout.tokens):
+        if position < 1 or self.layout.restorable(position) != position:
             raise MismatchError("mismatch.position", f"no state is stored for position {position}")
         check_targets(self.layout, position, targets)
         return self._each(

@@ -4,7 +4,7 @@
     target     [head 0: tokens start … stop, free][head 1: tokens start … stop, free]   one contiguous array
 
 Bytes of tokens outside a target (before a sliding window) are read into scratch: they are part of what
-is hashed, but not of what is kept.
+is hashed, but not of what is kept. A state of fixed size is read whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvsync.errors import EngineError
-from kvsync_protocol.layout import ChunkSpan, Layout, TensorSpan
+from kvsync_protocol.layout import AnyGroup, ChunkSpan, Layout, StateGroup, TensorSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class Target:
     stop: int
     room: int
     """Tokens from one head's run to the next."""
+
+    @classmethod
+    def of_state(cls, data: memoryview, position: int) -> Target:
+        """For a state of fixed size: what is left of all tokens before `position`."""
+        return cls(data, position, position, 0)
 
     def holds(self, start: int, stop: int, per_token: int) -> bool:
         """Whether it has place for exactly these tokens of `per_token` bytes over all heads."""
@@ -50,15 +55,30 @@ def check_targets(layout: Layout, position: int, targets: Mapping[tuple[int, str
     Raises:
         EngineError: `engine.target`.
     """
+    known = 0
     for group in layout.groups:
         for layer in group.layers:
-            for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
+            for part, size in _parts(group):
+                known += 1
                 target = targets.get((layer, part))
-                start = group.first_needed(position)
-                if target is None or not target.holds(start, position, group.kv_heads * dim * group.dtype.size):
+                if target is None or not _fits(target, group, position, size):
                     raise EngineError("engine.target", f"the {part} of layer {layer} has no room of the right shape")
-    if len(targets) != 2 * layout.layer_count:
+    if len(targets) != known:
         raise EngineError("engine.target", "targets for layers that the artifact does not have")
+
+
+def _parts(group: AnyGroup) -> list[tuple[str, int]]:
+    """What each layer of a group holds, with its bytes: per token over all heads, or of a whole state."""
+    if isinstance(group, StateGroup):
+        return [(part.name, part.size) for part in group.parts]
+    row = group.kv_heads * group.dtype.size
+    return [("key", row * group.key_dim), ("value", row * group.value_dim)]
+
+
+def _fits(target: Target, group: AnyGroup, position: int, size: int) -> bool:
+    if isinstance(group, StateGroup):
+        return (target.start, target.stop, target.data.nbytes) == (position, position, size)
+    return target.holds(group.first_needed(position), position, size)
 
 
 def slices(
@@ -91,8 +111,13 @@ def _pieces(layout: Layout, span: ChunkSpan, targets: Mapping[tuple[int, str], T
     yield _Piece(0, len(file.header), None)
     begin, end = span.offset, span.offset + span.size
     block_start, block_stop = layout.block_range(span.block)
+    states = isinstance(layout.group(span.group), StateGroup)
     for tensor in file.tensors:
-        if tensor.offset < end and tensor.offset + tensor.size > begin:
+        if tensor.offset >= end or tensor.offset + tensor.size <= begin:
+            continue
+        if states:
+            yield _Piece(tensor.offset, tensor.size, targets[tensor.layer, tensor.part].data)
+        else:
             yield from _rows(tensor, block_start, block_stop, targets[tensor.layer, tensor.part])
 
 

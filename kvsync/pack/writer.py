@@ -37,14 +37,16 @@ class ArtifactWriter:
     def write_block(self, block: int, tensors: Mapping[tuple[int, str], memoryview]) -> None:
         """Write one block from its tensors, `(layer, "key" | "value") -> [kv_heads, tokens, dim]` as bytes.
 
+        States at the block's end come with every block; those of which no snapshot is stored here are left out.
+
         Raises:
             EngineError: `engine.capture` when a block is out of order or a tensor has another size.
             StoreError: from the sink.
         """
         if block != self._next:
             raise EngineError("engine.capture", f"block {block} came when {self._next} was due")
-        for group in self._layout.groups:
-            file = self._layout.file(block, group.name)
+        for group in self._layout.groups_of(block):
+            file = self._layout.file(block, group)
             self._write_file(file, [_tensor(tensors, span.layer, span.part) for span in file.tensors])
         self._next += 1
 

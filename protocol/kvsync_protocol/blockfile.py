@@ -1,4 +1,4 @@
-"""One file of an artifact: the keys and values of one group over one block (SPEC 3.3).
+"""One file of an artifact: the keys and values of one group over one block, or its states there (SPEC 3.3).
 
     header, 128 bytes × (1 + tensors) ‖ first layer's key ‖ its value ‖ next layer's key ‖ …
 
@@ -13,18 +13,20 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from kvsync_protocol.group import DType, Group, header_size
+from kvsync_protocol.state import StateGroup
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpan:
-    """One tensor of a block file: `[heads, tokens, dim]` at byte `offset` of the file."""
+    """One tensor of a block file, at byte `offset` of it: `[heads, tokens, dim]`, or a state of any shape."""
 
     name: str
     layer: int
-    part: str  # "key" or "value"; "logits" in the logits file
-    shape: tuple[int, int, int]
+    part: str  # "key" or "value", or a state's name; "logits" in the logits file
+    shape: tuple[int, ...]
     offset: int
     size: int
 
@@ -42,16 +44,27 @@ def block_file(group: Group, tokens: int) -> BlockFile:
     """The file that holds `tokens` consecutive tokens of `group`."""
     parts = [("key", group.key_dim), ("value", group.value_dim)]
     named = [
-        (f"layers.{layer}.{part}", layer, part, (group.kv_heads, tokens, dim))
+        (f"layers.{layer}.{part}", layer, part, (group.kv_heads, tokens, dim), group.dtype)
         for layer in group.layers
         for part, dim in parts
     ]
-    return _file(named, group.dtype)
+    return _file(named)
+
+
+def state_file(group: StateGroup) -> BlockFile:
+    """The file with one snapshot of `group`."""
+    return _file(
+        [
+            (f"layers.{layer}.{part.name}", layer, part.name, part.shape, part.dtype)
+            for layer in group.layers
+            for part in group.parts
+        ]
+    )
 
 
 def logits_file(vocab: int, dtype: DType) -> BlockFile:
     """The file that holds the final logits, `[1, 1, vocab]`."""
-    return _file([("logits", 0, "logits", (1, 1, vocab))], dtype)
+    return _file([("logits", 0, "logits", (1, 1, vocab), dtype)])
 
 
 def logits_file_size(vocab: int, dtype: DType) -> int:
@@ -59,12 +72,12 @@ def logits_file_size(vocab: int, dtype: DType) -> int:
     return header_size(1) + vocab * dtype.size
 
 
-def _file(named: Sequence[tuple[str, int, str, tuple[int, int, int]]], dtype: DType) -> BlockFile:
+def _file(named: Sequence[tuple[str, int, str, tuple[int, ...], DType]]) -> BlockFile:
     begin = at = header_size(len(named))
     described: dict[str, object] = {"__metadata__": {"format": "kvsync-block/1"}}
     tensors = []
-    for name, layer, part, shape in named:
-        size = shape[0] * shape[1] * shape[2] * dtype.size
+    for name, layer, part, shape, dtype in named:
+        size = prod(shape) * dtype.size
         described[name] = {
             "dtype": dtype.value,
             "shape": list(shape),

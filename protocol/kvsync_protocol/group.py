@@ -1,12 +1,14 @@
-"""A group: layers that share one attention kind and shape, so that one file per block holds them (SPEC 3.2).
+"""A group of attention layers: one kind and shape, so that one file per block holds them (SPEC 3.2).
 
-Knows shapes and sizes; where groups stand in an artifact is the layout's business.
+Knows shapes and sizes; where groups stand in an artifact is the layout's business. Layers that keep a state of
+fixed size instead of keys and values form the groups of `state`.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from kvsync_protocol.errors import MalformedError, VersionError
@@ -45,6 +47,20 @@ class LayerKind(enum.Enum):
 
     FULL = "full"
     SLIDING = "sliding"
+    CHUNKED = "chunked"
+    RECURRENT = "recurrent"
+
+    @classmethod
+    def parse(cls, fields: Fields) -> LayerKind:
+        """The member `kind` of a manifest's group. Raises VersionError `version.layer_kind`."""
+        name = fields.string("kind", limit=64)
+        if name not in {known.value for known in cls}:
+            raise VersionError("version.layer_kind", f"layers of kind {name!r} are not understood here", kind=name)
+        return cls(name)
+
+
+WINDOWED: Final = frozenset({LayerKind.SLIDING, LayerKind.CHUNKED})
+"""Kinds whose layers keep only the last `window - 1` tokens between calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +68,8 @@ class Group:
     """Layers that share one attention kind and shape.
 
     Each layer holds per block a key `[kv_heads, tokens, key_dim]` and a value
-    `[kv_heads, tokens, value_dim]`. `window` is the number of positions a token sees, itself
-    included, and is set exactly for sliding groups. `Group.parse(g.as_json()) == g`.
+    `[kv_heads, tokens, value_dim]`. `window` is the most positions that a token sees, itself
+    included, and is set exactly for sliding and chunked groups. `parse_group(g.as_json()) == g`.
 
     Raises:
         MalformedError: `layout.name`, `layout.layers`, `layout.shape` or `layout.window`.
@@ -69,12 +85,9 @@ class Group:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        plain = self.name.isascii() and self.name.isidentifier()
-        if not plain or self.name == LOGITS_GROUP or len(self.name) > 64:
-            raise MalformedError("layout.name", "a group's name is a short ASCII identifier other than 'logits'")
-        ordered = all(a < b for a, b in zip(self.layers, self.layers[1:], strict=False))
-        if not self.layers or not ordered or not 0 <= self.layers[0] <= self.layers[-1] < MAX_LAYERS:
-            raise MalformedError("layout.layers", f"group {self.name!r}: layers are empty, unordered or too many")
+        check_members(self.name, self.layers)
+        if self.kind is LayerKind.RECURRENT:
+            raise MalformedError("layout.shape", f"group {self.name!r}: recurrent layers have no keys and values")
         for number, high in (
             (self.kv_heads, MAX_HEADS),
             (self.key_dim, MAX_HEAD_DIM),
@@ -82,8 +95,8 @@ class Group:
         ):
             if not 1 <= number <= high:
                 raise MalformedError("layout.shape", f"group {self.name!r}: a dimension is out of range")
-        if (self.window is not None) != (self.kind is LayerKind.SLIDING):
-            raise MalformedError("layout.window", f"group {self.name!r}: only sliding groups have a window")
+        if (self.window is not None) != (self.kind in WINDOWED):
+            raise MalformedError("layout.window", f"group {self.name!r}: only sliding and chunked ones have a window")
         if self.window is not None and not 2 <= self.window <= MAX_TOKENS:
             raise MalformedError("layout.window", f"group {self.name!r}: the window is out of range")
 
@@ -95,7 +108,7 @@ class Group:
     def first_needed(self, position: int) -> int:
         """The first token a graft at `position` restores: 0, or the window's start.
 
-        A sliding layer keeps the last `window - 1` tokens between calls.
+        A sliding or chunked layer keeps the last `window - 1` tokens between calls.
         """
         return 0 if self.window is None else max(0, position - (self.window - 1))
 
@@ -112,15 +125,11 @@ class Group:
         }
 
     @classmethod
-    def parse(cls, value: object) -> Group:
-        """Read a manifest's group. Raises `manifest.*`, `layout.*`, `version.layer_kind`, `version.dtype`."""
-        fields = Fields(value, "manifest")
-        kind = fields.string("kind", limit=64)
-        if kind not in {known.value for known in LayerKind}:
-            raise VersionError("version.layer_kind", f"layers of kind {kind!r} are not understood here", kind=kind)
+    def read(cls, kind: LayerKind, fields: Fields) -> Group:
+        """The members besides `kind`. Raises as `parse_group`."""
         group = cls(
             name=fields.string("name", limit=64),
-            kind=LayerKind(kind),
+            kind=kind,
             layers=fields.integers("layers", 0, MAX_LAYERS - 1, limit=MAX_LAYERS),
             kv_heads=fields.integer("kv_heads", 1, MAX_HEADS),
             key_dim=fields.integer("key_dim", 1, MAX_HEAD_DIM),
@@ -130,6 +139,16 @@ class Group:
         )
         fields.done()
         return group
+
+
+def check_members(name: str, layers: tuple[int, ...]) -> None:
+    """What groups of every kind have in common. Raises MalformedError `layout.name`, `layout.layers`."""
+    plain = name.isascii() and name.isidentifier()
+    if not plain or name == LOGITS_GROUP or len(name) > 64:
+        raise MalformedError("layout.name", "a group's name is a short ASCII identifier other than 'logits'")
+    ordered = all(a < b for a, b in pairwise(layers))
+    if not layers or not ordered or not 0 <= layers[0] <= layers[-1] < MAX_LAYERS:
+        raise MalformedError("layout.layers", f"group {name!r}: layers are empty, unordered or too many")
 
 
 def header_size(tensors: int) -> int:

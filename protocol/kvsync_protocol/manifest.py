@@ -15,7 +15,8 @@ from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import IntegrityError, MalformedError, MismatchError, TrustError, VersionError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.layout import DType, Group, Layout
+from kvsync_protocol.groups import parse_group
+from kvsync_protocol.layout import DType, Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import (
     LEAF_ENTRY_BYTES,
@@ -214,7 +215,7 @@ def _body(body: Fields, subjects: dict[str, Digest]) -> Manifest:
         plan.integers("boundaries", 1, MAX_TOKENS, limit=MAX_BOUNDARIES),
     )
     plan.done()
-    groups = tuple(Group.parse(entry) for entry in body.array("groups", limit=MAX_GROUPS))
+    groups = tuple(parse_group(entry) for entry in body.array("groups", limit=MAX_GROUPS))
     final = Fields(body.mapping("logits"), "manifest")
     layout = Layout(
         tokens.count, schedule.block_tokens, groups, final.integer("vocab", 1, MAX_VOCAB), DType.parse(final)

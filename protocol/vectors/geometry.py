@@ -17,6 +17,14 @@ def sliding(name: str, layers: list[int], window: int, **change: object) -> ref.
     return group(name, layers, kind="sliding", window=window, **change)
 
 
+def states(name: str, layers: list[int], every: int, **change: object) -> ref.Json:
+    parts = [
+        {"name": "conv0", "shape": [6, 3], "dtype": "BF16"},
+        {"name": "state0", "shape": [2, 3, 4], "dtype": "F32"},
+    ]
+    return {"name": name, "kind": "recurrent", "layers": layers, "parts": parts, "every": every, **change}
+
+
 def shape(groups: list[ref.Json], **change: object) -> dict[str, Any]:
     return {"tokens": 6, "block_tokens": 4, "groups": groups, "vocab": 3, "logits_dtype": "F32", **change}
 
@@ -25,16 +33,31 @@ def chunks(geometry: dict[str, Any]) -> list[list[Any]]:
     """`[block, group, offset, size]` of every chunk, by laying the files out."""
     found = []
     size, total = geometry["block_tokens"], geometry["tokens"]
+    full = total // size
     for block, begin in enumerate(range(0, total, size)):
         count = min(size, total - begin)
+        late = []
         for one in geometry["groups"]:
-            numbers = one["kv_heads"] * count * (one["key_dim"] + one["value_dim"]) * len(one["layers"])
-            file = len(ref.block_header(one, count)) + numbers * ref.SIZES[one["dtype"]]
-            found += [[block, one["name"], at, min(ref.CHUNK, file - at)] for at in range(0, file, ref.CHUNK)]
+            pieces = _pieces(block, one, count)
+            if one["kind"] != "recurrent" or block >= full or (block + 1) % one["every"] == 0:
+                found += pieces
+            elif block == full - 1:
+                late += pieces
+        found += late
     dtype, vocab = geometry["logits_dtype"], geometry["vocab"]
     file = len(ref.header([("logits", [1, 1, vocab])], dtype)) + vocab * ref.SIZES[dtype]
     last = -(-total // size)
     return found + [[last, "logits", at, min(ref.CHUNK, file - at)] for at in range(0, file, ref.CHUNK)]
+
+
+def _pieces(block: int, one: ref.Json, count: int) -> list[list[Any]]:
+    if one["kind"] == "recurrent":
+        numbers = len(one["layers"]) * sum(ref.tensor_size(part["shape"], part["dtype"]) for part in one["parts"])
+        file = len(ref.state_header(one)) + numbers
+    else:
+        numbers = one["kv_heads"] * count * (one["key_dim"] + one["value_dim"]) * len(one["layers"])
+        file = len(ref.block_header(one, count)) + numbers * ref.SIZES[one["dtype"]]
+    return [[block, one["name"], at, min(ref.CHUNK, file - at)] for at in range(0, file, ref.CHUNK)]
 
 
 def layout() -> Cases:
@@ -77,7 +100,55 @@ def layout() -> Cases:
         out += [n for n, (_, one) in enumerate(names) if one == "logits" and logits]
         c.ok(f"graft: {name}", "graft_chunks", out, **near, position=position, logits=logits)
     _malformed(c)
+    _states(c)
     return c
+
+
+def _states(c: Cases) -> None:
+    """Chunked attention, and layers with states."""
+    two = [states("state", [1, 2], 2), group("near", [0], kind="chunked", window=6)]
+    for name, tokens, full in [
+        ("snapshots at blocks 2 and 4, the end inside block 5", 19, 6),
+        ("a snapshot behind the last full block that only the end puts there", 22, 7),
+        ("an end at a block that has its snapshot anyway", 16, 6),
+        ("an end at a block that has none otherwise", 12, 4),
+        ("states of an artifact shorter than a block", 3, 0),
+    ]:
+        geometry = shape(two, tokens=tokens)
+        spans = chunks(geometry)
+        out = {"chunks": spans, "bytes": sum(span[3] for span in spans), "full_leaves": full}
+        c.ok(name, "layout", out, **geometry)
+    large = [states("state", [1], 3, parts=[{"name": "big", "shape": [1100, 1000], "dtype": "F32"}]), two[1]]
+    spans = chunks(shape(large, tokens=20))
+    out = {"chunks": spans, "bytes": sum(span[3] for span in spans), "full_leaves": 7}
+    c.ok("snapshots of two chunks", "layout", out, **shape(large, tokens=20))
+    c.ok("a header of states", "state_header", ref.state_header(two[0]), group=two[0])
+    near = shape(two, tokens=22)
+    for position, place in [(0, 0), (7, 0), (8, 8), (15, 8), (16, 16), (19, 16), (20, 20), (21, 20), (22, 22)]:
+        c.ok(f"a graft at {position} of 22 tokens begins at {place}", "restorable", place, **near, position=position)
+    c.ok("graft: a snapshot and a chunk", "graft_chunks", [3, 4, 5], **near, position=16, logits=False)
+    c.ok("graft: the snapshot that the end put there", "graft_chunks", [5, 6, 7], **near, position=20, logits=False)
+    one = two[0]
+    part = one["parts"][0]
+    for name, code, broken in [
+        ("a group of states without parts", "layout.parts", {**one, "parts": []}),
+        ("two parts of one name", "layout.parts", {**one, "parts": [part, part]}),
+        ("nine parts", "manifest.range", {**one, "parts": [{**part, "name": f"p{n}"} for n in range(9)]}),
+        ("a part named key", "layout.name", {**one, "parts": [{**part, "name": "key"}]}),
+        ("a part named in capitals", "layout.name", {**one, "parts": [{**part, "name": "CONV"}]}),
+        ("a part of no dimension", "layout.shape", {**one, "parts": [{**part, "shape": []}]}),
+        ("a part of five dimensions", "manifest.range", {**one, "parts": [{**part, "shape": [1] * 5}]}),
+        ("a part of 2^26 + 2 numbers", "layout.shape", {**one, "parts": [{**part, "shape": [2**25 + 1, 2]}]}),
+        ("a part with a dimension of 0", "manifest.range", {**one, "parts": [{**part, "shape": [2, 0]}]}),
+        ("a part of a dtype of the future", "version.dtype", {**one, "parts": [{**part, "dtype": "I8"}]}),
+        ("a snapshot after every 0 blocks", "manifest.range", {**one, "every": 0}),
+        ("a snapshot after 2^16 + 1 blocks", "manifest.range", {**one, "every": 2**16 + 1}),
+        ("states with heads", "manifest.unknown", {**one, "kv_heads": 1}),
+        ("states without an interval", "manifest.missing", {k: v for k, v in one.items() if k != "every"}),
+        ("keys called recurrent", "manifest.missing", {**tiny.GROUP, "kind": "recurrent"}),
+        ("chunked attention without a chunk", "layout.window", group("near", [0], kind="chunked")),
+    ]:
+        c.bad(name, "layout", code, **shape([broken]))
 
 
 def _malformed(c: Cases) -> None:
@@ -107,7 +178,7 @@ def _malformed(c: Cases) -> None:
         ("a window where attention is full", "layout.window", shape([group("full", [0], window=4)])),
         ("no window where attention slides", "layout.window", shape([group("local", [0], kind="sliding")])),
         ("a window of 1", "manifest.range", shape([sliding("local", [0], 1)])),
-        ("a layer kind of the future", "version.layer_kind", shape([group("state", [0], kind="recurrent")])),
+        ("a layer kind of the future", "version.layer_kind", shape([group("state", [0], kind="telepathic")])),
         ("a dtype of the future", "version.dtype", shape([group("full", [0], dtype="F8_E4M3")])),
         ("a member too many", "manifest.unknown", shape([group("full", [0], rotated=True)])),
         ("a member too few", "manifest.missing", shape([{k: v for k, v in one.items() if k != "value_dim"}])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -131,14 +132,34 @@ def tokens(ids: Sequence[int]) -> bytes:
 
 def header(named: Sequence[tuple[str, list[int]]], dtype: str) -> bytes:
     """The header of a file with these tensors, `(name, shape)`."""
+    return mixed_header([(name, shape, dtype) for name, shape in named])
+
+
+def mixed_header(named: Sequence[tuple[str, list[int], str]]) -> bytes:
+    """The header of a file with tensors of several element types."""
     entries = ['"__metadata__":{"format":"kvsync-block/1"}']
     at = 0
-    for name, (heads, count, dim) in named:
-        end = at + heads * count * dim * SIZES[dtype]
-        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":[{heads},{count},{dim}],"data_offsets":[{at},{end}]}}')
+    for name, shape, dtype in named:
+        end = at + tensor_size(shape, dtype)
+        dims = ",".join(map(str, shape))
+        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":[{dims}],"data_offsets":[{at},{end}]}}')
         at = end
     size = 128 * (1 + len(named))
     return struct.pack("<Q", size - 8) + ("{" + ",".join(entries) + "}").encode().ljust(size - 8, b" ")
+
+
+def tensor_size(shape: list[int], dtype: str) -> int:
+    return math.prod(shape) * SIZES[dtype]
+
+
+def state_header(group: Json) -> bytes:
+    return mixed_header(
+        [
+            (f"layers.{layer}.{part['name']}", part["shape"], part["dtype"])
+            for layer in group["layers"]
+            for part in group["parts"]
+        ]
+    )
 
 
 def block_header(group: Json, count: int) -> bytes:

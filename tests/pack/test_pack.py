@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kvsync.errors import EngineError
 from kvsync.pack import ArtifactReader, ArtifactWriter, Target
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.errors import IntegrityError, MismatchError
-from kvsync_protocol.layout import DType, Group, LayerKind, Layout
+from kvsync_protocol.layout import AnyGroup, DType, Group, LayerKind, Layout, StateGroup, StatePart
 from kvsync_protocol.leaves import Leaf, LeafTable
 
 ARTIFACT = ArtifactId(sha256(b"an artifact"))
@@ -53,14 +54,18 @@ def write(directory: ChunkDirectory, layout: Layout, seed: int = 0) -> tuple[Sta
     random = np.random.default_rng(seed)
     state: State = {}
     for group in layout.groups:
-        for layer in group.layers:
-            for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
-                shape = (group.kv_heads, layout.tokens, dim * group.dtype.size)
-                state[layer, part] = random.integers(0, 256, shape, dtype=np.uint8)
+        for layer, part, shape in shapes(group, layout.tokens):
+            # Of a state there is another one at every block's end: `[block, bytes]`.
+            shape = (layout.blocks, *shape[1:]) if isinstance(group, StateGroup) else shape
+            state[layer, part] = random.integers(0, 256, shape, dtype=np.uint8)
+    fixed = {layer for group in layout.groups if isinstance(group, StateGroup) for layer in group.layers}
     writer = ArtifactWriter(directory, layout)
     for block in range(layout.blocks):
         start, stop = layout.block_range(block)
-        parts = {name: np.ascontiguousarray(whole[:, start:stop]) for name, whole in state.items()}
+        parts = {
+            name: np.ascontiguousarray(whole[block : block + 1] if name[0] in fixed else whole[:, start:stop])
+            for name, whole in state.items()
+        }
         writer.write_block(block, {name: memoryview(part) for name, part in parts.items()})
     logits = random.bytes(layout.vocab * layout.logits_dtype.size)
     writer.write_logits(memoryview(logits))
@@ -68,20 +73,29 @@ def write(directory: ChunkDirectory, layout: Layout, seed: int = 0) -> tuple[Sta
     return state, logits
 
 
+def shapes(group: AnyGroup, tokens: int) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+    """Layer, part and shape in bytes, `[heads, tokens, bytes]` or `[1, bytes]`."""
+    for layer in group.layers:
+        if isinstance(group, StateGroup):
+            yield from ((layer, part.name, (1, part.size)) for part in group.parts)
+            continue
+        for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
+            yield layer, part, (group.kv_heads, tokens, dim * group.dtype.size)
+
+
 def room(layout: Layout, position: int) -> tuple[State, dict[tuple[int, str], Target]]:
     """Empty arrays of the shapes that a graft at `position` restores."""
     arrays: State = {}
+    targets: dict[tuple[int, str], Target] = {}
     for group in layout.groups:
-        start = group.first_needed(position)
-        for layer in group.layers:
-            for part, dim in (("key", group.key_dim), ("value", group.value_dim)):
-                shape = (group.kv_heads, position - start, dim * group.dtype.size)
-                arrays[layer, part] = np.zeros(shape, dtype=np.uint8)
-    starts = {layer: group.first_needed(position) for group in layout.groups for layer in group.layers}
-    targets = {
-        name: Target(memoryview(array).cast("B"), starts[name[0]], position, array.shape[1])
-        for name, array in arrays.items()
-    }
+        start = position if isinstance(group, StateGroup) else group.first_needed(position)
+        for layer, part, shape in shapes(group, position - start):
+            arrays[layer, part] = np.zeros(shape, dtype=np.uint8)
+            data = memoryview(arrays[layer, part]).cast("B")
+            states = isinstance(group, StateGroup)
+            targets[layer, part] = (
+                Target.of_state(data, position) if states else Target(data, start, position, shape[1])
+            )
     return arrays, targets
 
 
@@ -93,7 +107,12 @@ def layouts(draw: st.DrawFn) -> Layout:
     full = Group("full", LayerKind.FULL, (0, 2), draw(dims), draw(dims), draw(dims), dtype)
     window = draw(st.integers(2, 40))
     sliding = Group("sliding", LayerKind.SLIDING, (1, 3, 4), draw(dims), draw(dims), draw(dims), dtype, window)
-    return Layout(draw(st.integers(1, 60)), block_tokens, (full, sliding), draw(st.integers(1, 9)), dtype)
+    parts = (StatePart("conv0", (draw(dims), draw(dims)), DType.BF16), StatePart("state0", (draw(dims),), DType.F32))
+    states = StateGroup("states", (5, 6), parts, draw(st.integers(1, 4)))
+    groups: list[AnyGroup] = [full, sliding]
+    if draw(st.booleans()):
+        groups.insert(draw(st.integers(0, 2)), states)
+    return Layout(draw(st.integers(1, 60)), block_tokens, tuple(groups), draw(st.integers(1, 9)), dtype)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,14 +123,16 @@ def test_every_cut_restores_exactly_the_written_state(
     directory = ChunkDirectory(tmp_path_factory.mktemp("chunks"))
     state, logits = write(directory, layout)
     cuts = [*range(layout.block_tokens, layout.tokens, layout.block_tokens), layout.tokens]
-    position = data.draw(st.sampled_from(cuts))
+    position = data.draw(st.sampled_from([cut for cut in cuts if layout.restorable(cut) == cut]))
     arrays, targets = room(layout, position)
     directory.reader(layout).restore(position, targets)
+    last = -(-position // layout.block_tokens) - 1
     for group in layout.groups:
-        start = group.first_needed(position)
-        for layer in group.layers:
-            for part in ("key", "value"):
-                assert np.array_equal(arrays[layer, part], state[layer, part][:, start:position])
+        for layer, part, _ in shapes(group, 1):
+            whole = state[layer, part]
+            states = isinstance(group, StateGroup)
+            kept = whole[last : last + 1] if states else whole[:, group.first_needed(position) : position]
+            assert np.array_equal(arrays[layer, part], kept)
     assert directory.reader(layout).logits() == logits
 
 
@@ -209,6 +230,23 @@ def test_targets_of_another_shape_are_refused_before_a_byte_is_read(wide: tuple[
             wide[0].reader(WIDE).restore(512, wrong)
         assert refused.value.code == "engine.target"
     assert not any(array.any() for array in arrays.values())
+
+
+def test_a_position_without_a_snapshot_or_a_target_of_another_state_is_refused(tmp_path: Path) -> None:
+    directory = ChunkDirectory(tmp_path)
+    states = StateGroup("states", (1,), (StatePart("conv0", (3, 2), DType.BF16),), 2)
+    layout = Layout(29, 8, (Group("full", LayerKind.FULL, (0,), 1, 4, 4, DType.F32), states), 5, DType.F32)
+    write(directory, layout)
+    with pytest.raises(MismatchError) as none:
+        directory.reader(layout).restore(8, room(layout, 8)[1])
+    assert none.value.code == "mismatch.position"
+    targets = room(layout, 16)[1]
+    one = targets[1, "conv0"].data
+    for wrong in (Target.of_state(one[:-1], 16), Target.of_state(one, 8), Target(one, 0, 16, 16)):
+        with pytest.raises(EngineError) as refused:
+            directory.reader(layout).restore(16, targets | {(1, "conv0"): wrong})
+        assert refused.value.code == "engine.target"
+    directory.reader(layout).restore(16, targets)
 
 
 def test_blocks_out_of_order_or_of_another_size_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.layout import DType, Group, LayerKind, Layout
+from kvsync_protocol.layout import AnyGroup, DType, Group, LayerKind, Layout, StateGroup, StatePart
 from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.manifest import Manifest, TokenRecord, Tree
 from kvsync_protocol.prefix import encode_tokens
@@ -26,25 +26,41 @@ public_keys: st.SearchStrategy[PublicKey] = st.sampled_from([key.public for key 
 
 
 @st.composite
-def group_lists(draw: st.DrawFn) -> tuple[Group, ...]:
-    """One to three groups that share out one to six layers."""
+def attention_groups(draw: st.DrawFn, name: str, layers: tuple[int, ...]) -> Group:
+    window = draw(st.none() | st.integers(2, 40))
+    return Group(
+        name=name,
+        kind=LayerKind.FULL if window is None else draw(st.sampled_from([LayerKind.SLIDING, LayerKind.CHUNKED])),
+        layers=layers,
+        kv_heads=draw(st.integers(1, 3)),
+        key_dim=draw(st.integers(1, 5)),
+        value_dim=draw(st.integers(1, 5)),
+        dtype=draw(st.sampled_from(DType)),
+        window=window,
+    )
+
+
+@st.composite
+def state_groups(draw: st.DrawFn, name: str, layers: tuple[int, ...]) -> StateGroup:
+    parts = [
+        StatePart(
+            part, tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))), draw(st.sampled_from(DType))
+        )
+        for part in draw(st.sampled_from([("conv0",), ("conv0", "state0"), ("a", "b1", "c")]))
+    ]
+    return StateGroup(name, layers, tuple(parts), draw(st.integers(1, 5)))
+
+
+@st.composite
+def group_lists(draw: st.DrawFn) -> tuple[AnyGroup, ...]:
+    """One to three groups of any kind that share out one to six layers."""
     layers = draw(st.integers(1, 6))
     owner = [draw(st.integers(0, 2)) for _ in range(layers)]
-    groups = []
+    groups: list[AnyGroup] = []
     for number in sorted(set(owner)):
-        window = draw(st.none() | st.integers(2, 40))
-        groups.append(
-            Group(
-                name=f"group{number}",
-                kind=LayerKind.FULL if window is None else LayerKind.SLIDING,
-                layers=tuple(layer for layer, one in enumerate(owner) if one == number),
-                kv_heads=draw(st.integers(1, 3)),
-                key_dim=draw(st.integers(1, 5)),
-                value_dim=draw(st.integers(1, 5)),
-                dtype=draw(st.sampled_from(DType)),
-                window=window,
-            )
-        )
+        mine = tuple(layer for layer, one in enumerate(owner) if one == number)
+        name = f"group{number}"
+        groups.append(draw(attention_groups(name, mine) | attention_groups(name, mine) | state_groups(name, mine)))
     return tuple(groups)
 
 

@@ -37,7 +37,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 WITHOUT_A_VECTOR = {
     "manifest.size": "an inverse of json.size that only a writer meets; its vector would have 1 MiB",
-    "layout.shape": "what is read has passed manifest.range before",
     "integrity.chunk": "raised where chunks are stored and read",
     "integrity.header": "raised where chunks are read",
     "trust.rollback": "raised where refs are kept",
