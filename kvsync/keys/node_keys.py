@@ -63,6 +63,15 @@ class NodeKeys:
         ring = KeyRing(home, ask)
         return cls(ring.active(SIGNER, now), ring.active(PEER, now), home)
 
+    def current(self, now: float | None = None) -> NodeKeys:
+        """These keys, or those to use instead by now. Raises as `load`."""
+        seconds = time.time() if now is None else now
+        follow = {(step.kind, step.old): step for step, _ in Statements(self.home).held().successors}
+        signer, peer = follow.get((SIGNER, self.signer.public)), follow.get((PEER, self.peer.public))
+        if signer is None and (peer is None or seconds < presented_from(peer)):
+            return self
+        return NodeKeys.load(self.home, now=seconds)
+
 
 class KeyRing:
     """All keys that this node has or had. A passphrase is asked for once."""

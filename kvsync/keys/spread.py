@@ -46,6 +46,9 @@ class KeySpread:
     def message(self) -> KeyStatements:
         return self._statements.held().message
 
+    def revoked(self) -> frozenset[PublicKey]:
+        return self._trust.standing().revoked
+
     def take(self, message: KeyStatements, now: float | None = None) -> Taken:
         """Keep what counts here. One bad statement does not spoil the others.
 

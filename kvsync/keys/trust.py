@@ -10,7 +10,10 @@ from kvsync.files import exclusive
 from kvsync.keys.patterns import check_patterns
 from kvsync.keys.signers import Signer, load_signers, save_signers
 from kvsync.keys.standing import Standing, standing
-from kvsync_protocol.ref import check_name
+from kvsync_protocol import ref as ref_format
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import TrustError
+from kvsync_protocol.ref import Ref, check_name
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.successor import SIGNER
 
@@ -45,6 +48,26 @@ class TrustList:
             old for (kind, old) in now.successors if kind == SIGNER and set(now.chain(SIGNER, old)[1:]) & set(signers)
         }
         return self.keys(name) - followed
+
+    def judge_ref(self, envelope: Envelope) -> tuple[Ref, tuple[PublicKey, ...]]:
+        """A ref and those of its signers that may give its name.
+
+        Raises:
+            TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.name` when those who signed are
+                trusted, but not with this name.
+            MalformedError: as `Ref.parse`.
+        """
+        verified = envelope.verify(ref_format.PAYLOAD_TYPE, self.keys())
+        ref = Ref.parse(verified)
+        signers = tuple(sorted(self.keys(ref.name).intersection(verified.signers)))
+        if not signers:
+            raise TrustError(
+                "trust.name",
+                f"{', '.join(key.key_id for key in verified.signers)} may not give the name {ref.name!r} here",
+                hint="kvsync trust add --names",
+                name=ref.name,
+            )
+        return ref, signers
 
     def standing(self) -> Standing:
         return standing(self.home)

@@ -78,7 +78,7 @@ class BulkConnection:
         except OSError as error:
             raise stream_error(error) from error
         try:
-            check_peer(secured, self._peer.key, ALPN)
+            check_peer(secured, self._peer.keys, ALPN)
         except BaseException:
             secured.close()
             raise

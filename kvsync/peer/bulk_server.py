@@ -17,6 +17,7 @@ from typing import Final
 from kvsync.config import Settings
 from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.pack import codec
+from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
@@ -56,11 +57,19 @@ class BulkSession:
     """
 
     def __init__(
-        self, store: Store, offers: Offers, roster: Roster, key: PublicKey, stream: SecureStream, wake: int
+        self,
+        store: Store,
+        offers: Offers,
+        roster: Roster,
+        access: Access,
+        key: PublicKey,
+        stream: SecureStream,
+        wake: int,
     ) -> None:
         self.store = store
         self._offers = offers
         self._roster = roster
+        self._access = access
         self._key = key
         self.stream = stream
         self.entry = Connection(key, stream.abort, lambda: None)  # `wake` drains all sessions at once
@@ -94,11 +103,15 @@ class BulkSession:
         peer = self._roster.find(self._key)
         return peer is not None and role in peer.roles
 
+    def _visible(self, artifact: ArtifactId) -> bool:
+        peer = self._roster.find(self._key)
+        return peer is not None and "get" in peer.roles and self._access.sees(peer, artifact)
+
     # GET
 
     def _give(self, request: BulkRequest) -> None:
         try:
-            leaf = self._leaf(request) if self._allowed("get") else None
+            leaf = self._leaf(request) if self._visible(request.artifact) else None
             if leaf is None:
                 self._reply(Status.NOT_FOUND)
                 return
@@ -198,11 +211,18 @@ class BulkLane:
     """Takes sockets whose ClientHello asks for the bulk protocol, each in its own thread."""
 
     def __init__(
-        self, store: Store, offers: Offers, roster: Roster, table: ConnectionTable, settings: Settings
+        self,
+        store: Store,
+        offers: Offers,
+        roster: Roster,
+        access: Access,
+        table: ConnectionTable,
+        settings: Settings,
     ) -> None:
         self._store = store
         self._offers = offers
         self._roster = roster
+        self._access = access
         self._table = table
         self._settings = settings
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -236,7 +256,7 @@ class BulkLane:
 
     def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
         """What serves one connection."""
-        return BulkSession(self._store, self._offers, self._roster, key, stream, self._wake)
+        return BulkSession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
 
     def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
         connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))

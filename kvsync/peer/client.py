@@ -10,6 +10,7 @@ import asyncio
 import os
 import ssl
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,21 +19,24 @@ from aiohttp.connector import Connection
 
 from kvsync.config import Settings
 from kvsync.errors import KvsyncError, UnavailableError, UsageError
-from kvsync.keys import Peer
+from kvsync.keys import KeySpread, Peer, join_address
+from kvsync.keys.peers import MAX_ADDRESSES
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
+from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, tls_error
 from kvsync_protocol import bulk, routes
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import MalformedError, ProtocolError, TrustError
+from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
 from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, KiB
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.messages import Accepted, Commit, Hello, Missing, RefList
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.statements import KeyStatements
 
 CONNECT_S: Final = 10.0
 _JSON: Final = {"Content-Type": "application/json"}
@@ -42,18 +46,28 @@ _BYTES: Final = {"Content-Type": "application/octet-stream"}
 class PeerClient:
     """Talks to one peer. Async context manager; `hello` comes first and settles the address."""
 
-    def __init__(self, peer: Peer, identity: NodeIdentity, settings: Settings, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        identity: NodeIdentity,
+        settings: Settings,
+        deadline: Deadline,
+        spread: KeySpread | None = None,
+    ) -> None:
         self.peer = peer
+        self._spread = spread
         self._settings = settings
         self._deadline = deadline
-        self._context = identity.client_context(peer.key, routes.CONTROL_ALPN)
-        self._bulk_context = identity.client_context(peer.key, bulk.ALPN)
+        self._context = identity.client_context(peer.keys, routes.CONTROL_ALPN)
+        self._bulk_context = identity.client_context(peer.keys, bulk.ALPN)
+        self._connector: _PinnedConnector | None = None
         self._address = ""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        self._connector = _PinnedConnector(self._context, self.peer.keys)
         self._session = aiohttp.ClientSession(
-            connector=_PinnedConnector(self._context, self.peer.key),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
@@ -69,36 +83,58 @@ class PeerClient:
             self._session = None
 
     async def hello(self) -> Hello:
-        """Find the address that answers, trying all in order.
+        """Find the address that answers first, and tell each other what is known of keys.
 
         Raises:
-            TrustError: `peer.identity` (something else answers there), `peer.refused` (it does not know us).
+            TrustError: `peer.identity` (something else answers there), `peer.refused` (it does not know us),
+                `peer.revoked` (no key of it counts any more).
             UnavailableError: `peer.unreachable`, naming what was tried.
             UsageError: `peer.no_address`.
         """
         if not self.peer.addresses:
             raise UsageError("peer.no_address", f"no address is known for {self.peer.name}", hint="kvsync peer add")
-        failures: dict[str, UnavailableError | TrustError] = {}
-        for address in self.peer.addresses:
-            self._address = address
-            try:
-                return Hello.parse(await self._get(routes.HELLO, MAX_JSON_BYTES))
-            except TrustError as error:
-                failures[address] = error
-            except UnavailableError as error:
-                refusal = await asyncio.to_thread(self.bulk().refusal) if error.code == "peer.closed" else None
-                failures[address] = refusal or error
+        if not self.peer.keys:
+            raise _revoked(self.peer)
+        try:
+            self._address, hello = await first_to_answer(
+                self.peer.addresses, self._greet, failing=(UnavailableError, TrustError)
+            )
+        except NobodyAnsweredError as error:
+            raise self._unreachable(error.failures) from error
+        await self._exchange(hello)
+        return hello
+
+    async def _greet(self, address: str) -> Hello:
+        try:
+            return Hello.parse(await self._ask("GET", routes.HELLO, MAX_JSON_BYTES, None, {}, address))
+        except UnavailableError as error:
+            refusal = await asyncio.to_thread(self._bulk(address).refusal) if error.code == "peer.closed" else None
+            raise (refusal or error) from error
+
+    def _unreachable(self, failures: Mapping[str, CodedError]) -> CodedError:
         for failure in failures.values():
             if isinstance(failure, TrustError):
-                raise failure
+                return failure
         tried = ", ".join(f"{address} ({error.message})" for address, error in failures.items())
-        raise UnavailableError(
+        return UnavailableError(
             "peer.unreachable",
             f"{self.peer.name} cannot be reached at {tried}",
             hint="is its daemon running, and is the address right?",
             peer=self.peer.name,
             addresses=list(failures),
         )
+
+    async def _exchange(self, hello: Hello) -> None:
+        """Statements about keys, both ways, unless both sides hold the same. Raises TrustError `peer.revoked`."""
+        if self._spread is None or hello.statements is None:
+            return
+        ours = await asyncio.to_thread(self._spread.message)
+        if ours.digest == hello.statements:
+            return
+        theirs = KeyStatements.parse(await self._send("POST", routes.STATEMENTS, ours.encode(), _JSON))
+        taken = await asyncio.to_thread(self._spread.take, theirs)
+        if taken.revocations and set(self.peer.keys) <= await asyncio.to_thread(self._spread.revoked):
+            raise _revoked(self.peer)
 
     async def refs(self, name: str) -> RefList:
         """What the peer says `name` stands for. Nothing in it is verified yet."""
@@ -134,10 +170,14 @@ class PeerClient:
         return Accepted.parse(answer)
 
     def bulk(self) -> BulkConnection:
-        """A bulk connection, not yet open, to the address that answered `hello`."""
+        """A bulk connection, not yet open, to the place that answered `hello`."""
+        reached = self._connector.reached.get(self._address) if self._connector is not None else None
+        return self._bulk(reached or self._address)
+
+    def _bulk(self, address: str) -> BulkConnection:
         return BulkConnection(
             self.peer,
-            self._address,
+            address,
             self._bulk_context,
             stall_s=self._settings.stall_timeout_s,
             deadline=self._deadline,
@@ -146,12 +186,14 @@ class PeerClient:
     # requests
 
     async def _get(self, path: str, limit: int) -> bytes:
-        return await self._ask("GET", path, limit, None, {})
+        return await self._ask("GET", path, limit, None, {}, self._address)
 
     async def _send(self, method: str, path: str, data: bytes, headers: dict[str, str]) -> bytes:
-        return await self._ask(method, path, MAX_JSON_BYTES, data, headers)
+        return await self._ask(method, path, MAX_JSON_BYTES, data, headers, self._address)
 
-    async def _ask(self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str]) -> bytes:
+    async def _ask(
+        self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str], address: str
+    ) -> bytes:
         if self._session is None:
             raise UsageError("peer.client_closed", "the client is not open")
         stall = self._settings.stall_timeout_s
@@ -164,7 +206,7 @@ class PeerClient:
         try:
             async with self._session.request(
                 method,
-                f"https://{self._address}{path}",
+                f"https://{address}{path}",
                 data=data,
                 headers=headers,
                 timeout=timeout,
@@ -195,22 +237,34 @@ class PeerClient:
 
 
 class _PinnedConnector(aiohttp.TCPConnector):
-    """Gives out a connection only after comparing the other side's key with the pin."""
+    """Gives out a connection only after comparing the other side's key with the pins.
 
-    def __init__(self, context: ssl.SSLContext, pin: PublicKey) -> None:
-        super().__init__(ssl=context, limit=4)
-        self._pin = pin
+    `reached` maps an address as written to the one that answered: a name may stand for several.
+    """
 
-    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
-        connection = await super().connect(*args, **kwargs)
+    def __init__(self, context: ssl.SSLContext, pins: tuple[PublicKey, ...]) -> None:
+        super().__init__(ssl=context, limit=4 + MAX_ADDRESSES)
+        self._pins = pins
+        self.reached: dict[str, str] = {}
+
+    async def connect(self, req: aiohttp.ClientRequest, *args: Any, **kwargs: Any) -> Connection:
+        connection = await super().connect(req, *args, **kwargs)
         try:
             if connection.transport is None:
                 raise UnavailableError("peer.closed", "the peer closed the connection")
-            check_peer(connection.transport.get_extra_info("ssl_object"), self._pin, routes.CONTROL_ALPN)
+            check_peer(connection.transport.get_extra_info("ssl_object"), self._pins, routes.CONTROL_ALPN)
+            host, port = connection.transport.get_extra_info("peername")[:2]
+            self.reached[join_address(req.url.host or "", req.url.port or 0)] = join_address(host, port)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _revoked(peer: Peer) -> TrustError:
+    return TrustError(
+        "peer.revoked", f"the key of {peer.name} is revoked", hint="kvsync trust revoked", peer=peer.name
+    )
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int, stall_s: float) -> bytes:

@@ -24,7 +24,8 @@ from kvsync.errors import (
     UnavailableError,
     UsageError,
 )
-from kvsync.keys import TrustList
+from kvsync.keys import KeySpread, TrustList
+from kvsync.peer.access import Access
 from kvsync.peer.connections import Connection
 from kvsync.peer.exchange import read_body, send
 from kvsync.peer.intake import Intake
@@ -47,6 +48,7 @@ from kvsync_protocol.messages import Commit, ErrorReply, Hello, Missing, RefList
 from kvsync_protocol.prefix import encode_tokens
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.statements import KeyStatements
 
 SOFTWARE: Final = "kvsync/0.1"
 
@@ -83,12 +85,15 @@ class ControlLane:
         settings: Settings,
         *,
         signer: PublicKey,
+        access: Access,
         executor: Executor,
         caller: Callable[[web.Request], Connection],
     ) -> None:
         self.store = store
         self._offers = offers
         self._roster = roster
+        self._spread = KeySpread(trust.home, trust)
+        self._access = access
         self._intake = Intake(store, offers, trust, settings)
         self._settings = settings
         self._signer = signer
@@ -99,6 +104,7 @@ class ControlLane:
         app = web.Application(middlewares=[self._guard])
         get, put, post = app.router.add_get, app.router.add_put, app.router.add_post
         get(routes.HELLO, self._hello, allow_head=False)
+        post(routes.STATEMENTS, self._statements)
         get(routes.REFS, self._refs, allow_head=False)
         get(routes.ENVELOPE, self._envelope, allow_head=False)
         get(routes.LEAVES, self._leaves, allow_head=False)
@@ -171,39 +177,53 @@ class ControlLane:
             raise PolicyError("peer.role", f"this peer may not {role} here", hint="kvsync peer add --role, there")
         return key
 
+    async def _visible(self, request: web.Request, role: str = "get") -> ArtifactId:
+        """The artifact that is asked for, once the caller may see it."""
+        key, artifact = self._require(request, role), _artifact(request)
+        await self._in_thread(self._access.require, key, artifact)
+        return artifact
+
     # what is here
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         peer = self._roster.find(self._caller(request).key)
-        hello = Hello(SOFTWARE, (self._signer,), peer.roles if peer else ())
+        said = await self._in_thread(self._spread.message)
+        hello = Hello(SOFTWARE, (self._signer,), peer.roles if peer else (), said.digest)
         return await self._send(request, hello.encode(), "application/json")
 
+    async def _statements(self, request: web.Request) -> web.StreamResponse:
+        """What each side says about keys; open to every peer, because a revocation must reach everybody."""
+        theirs = KeyStatements.parse(await self._body(request, MAX_JSON_BYTES))
+        ours = await self._in_thread(self._spread.message)
+        await self._in_thread(self._spread.take, theirs)
+        return await self._send(request, ours.encode(), "application/json")
+
     async def _refs(self, request: web.Request) -> web.StreamResponse:
-        self._require(request, "get")
-        name, after = (check_name(text) if (text := request.query.get(key)) else "" for key in ("name", "after"))
-        data = await self._in_thread(self.refs, name, after)
+        key = self._require(request, "get")
+        name, after = (check_name(text) if (text := request.query.get(word)) else "" for word in ("name", "after"))
+        data = await self._in_thread(self.refs, key, name, after)
         return await self._send(request, data, "application/json")
 
     async def _envelope(self, request: web.Request) -> web.StreamResponse:
-        self._require(request, "get")
-        data = await self._in_thread(self.envelope, _artifact(request))
+        data = await self._in_thread(self.envelope, await self._visible(request))
         return await self._send(request, data, "application/json")
 
     async def _leaves(self, request: web.Request) -> web.StreamResponse:
-        self._require(request, "get")
-        data = await self._in_thread(self.leaves, _artifact(request))
+        data = await self._in_thread(self.leaves, await self._visible(request))
         return await self._send(request, data, "application/octet-stream")
 
     async def _tokens(self, request: web.Request) -> web.StreamResponse:
-        self._require(request, "get")
-        data = await self._in_thread(self.tokens, _artifact(request))
+        data = await self._in_thread(self.tokens, await self._visible(request))
         return await self._send(request, data, "application/octet-stream")
 
-    def refs(self, name: str, after: str) -> bytes:
-        """The ref of this name, or else a page of refs by name that fits into one message."""
+    def refs(self, key: PublicKey, name: str, after: str) -> bytes:
+        """The ref of this name, or else a page of refs by name that fits into one message, as far as `key` may see."""
+        peer = self._roster.find(key)
         found: list[Envelope] = []
         size = 0
         for stored in self.store.refs():
+            if peer is None or not peer.sees([stored.name]):
+                continue
             if stored.name == name or (not name and stored.name > after):
                 size += 2 * len(stored.envelope.encode())  # quotes are escaped inside the page's JSON
                 if len(found) == MAX_LIST_ENTRIES or size > MAX_JSON_BYTES // 2:

@@ -49,9 +49,9 @@ class NodeIdentity:
         context.num_tickets = 0  # a resumed session would outlive its key's removal from the pins
         return context
 
-    def client_context(self, pin: PublicKey, protocol: str) -> ssl.SSLContext:
-        """A context whose handshake proves that the other side holds `pin`."""
-        return self._context(ssl.PROTOCOL_TLS_CLIENT, [pin], protocol)
+    def client_context(self, pins: PublicKey | Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
+        """A context whose handshake proves that the other side holds the pin, or one of them."""
+        return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), protocol)
 
     def _context(self, side: int, pins: Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
@@ -93,7 +93,7 @@ def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:
     return PublicKey(key.public_bytes_raw())
 
 
-def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pin: PublicKey, protocol: str) -> None:
+def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], protocol: str) -> None:
     """Compare key and negotiated protocol with what was meant.
 
     An anchor's holder could have signed a certificate for another key; comparing the leaf's own key
@@ -102,10 +102,14 @@ def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pin: PublicKey, protocol:
     Raises:
         TrustError: `peer.identity`, `peer.protocol`.
     """
-    if peer_key(session) != pin:
+    if peer_key(session) not in _several(pins):
         raise TrustError("peer.identity", "the other side holds another key than the pinned one")
     if session.selected_alpn_protocol() != protocol:
         raise TrustError("peer.protocol", f"the other side does not speak {protocol}")
+
+
+def _several(pins: PublicKey | Iterable[PublicKey]) -> tuple[PublicKey, ...]:
+    return (pins,) if isinstance(pins, PublicKey) else tuple(pins)
 
 
 def _issuer(key: PublicKey) -> str:

@@ -17,7 +17,6 @@ from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MismatchError
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.messages import Accepted, Commit
-from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import PublicKey
 
@@ -59,7 +58,7 @@ class Intake:
             TrustError: `trust.*`; MismatchError: `mismatch.ref`; StoreError: `store.incomplete`, `store.full`.
         """
         trusted = self._trust.keys()
-        ref, signers = _judge_ref(artifact, commit, trusted)
+        ref, signers = self._judge_ref(artifact, commit)
         try:
             offer = self._offers.find(peer, artifact)
         except NotFoundError:
@@ -72,18 +71,14 @@ class Intake:
                 offer.publish()
             self._offers.end(peer, artifact)
         if commit.ref is not None and ref is not None:
-            self._store.set_ref(ref, commit.ref, *signers, owners=trusted)
+            self._store.set_ref(ref, commit.ref, *signers, owners=self._trust.owners(ref.name, signers))
         return Accepted(artifact, complete=True)
 
-
-def _judge_ref(
-    artifact: ArtifactId, commit: Commit, trusted: frozenset[PublicKey]
-) -> tuple[Ref | None, tuple[PublicKey, ...]]:
-    if commit.ref is None:
-        return None, ()
-    verified = commit.ref.verify(REF_TYPE, trusted)
-    ref = Ref.parse(verified)
-    ref.check_fresh(int(time.time()))
-    if ref.artifact != artifact:
-        raise MismatchError("mismatch.ref", "the name points at another artifact")
-    return ref, verified.signers
+    def _judge_ref(self, artifact: ArtifactId, commit: Commit) -> tuple[Ref | None, tuple[PublicKey, ...]]:
+        if commit.ref is None:
+            return None, ()
+        ref, signers = self._trust.judge_ref(commit.ref)
+        ref.check_fresh(int(time.time()))
+        if ref.artifact != artifact:
+            raise MismatchError("mismatch.ref", "the name points at another artifact")
+        return ref, signers

@@ -1,7 +1,7 @@
-"""Who may connect right now: peers.json as it is on disk, and the TLS contexts made from it.
+"""Who may connect right now, and as whom this node answers: lists, statements and keys as they are on disk.
 
-Read again whenever the file changes, so `peer add` and `peer rm` need no restart. A damaged list
-lets nobody in.
+Read again whenever a file changes and whenever an overlap of two keys ends, so that `peer add`, `trust revoke`
+and `keys rotate` need no restart. A damaged list lets nobody in.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import time
 
-from kvsync.config import Home
 from kvsync.errors import KvsyncError
-from kvsync.keys import Peer, PeerBook
+from kvsync.keys import NodeKeys, Peer, PeerBook
+from kvsync.keys.node_keys import presented_from
+from kvsync.keys.statements import Statements
 from kvsync.peer.identity import NodeIdentity
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.signing import PublicKey
@@ -23,16 +25,19 @@ log = logging.getLogger(__name__)
 class Roster:
     """Safe for several threads."""
 
-    def __init__(self, home: Home, identity: NodeIdentity) -> None:
-        self._home = home
-        self._book = PeerBook(home)
-        self._identity = identity
+    def __init__(self, keys: NodeKeys) -> None:
+        self._keys = keys
+        self._home = keys.home
+        self._book = PeerBook(keys.home)
+        self._identity = NodeIdentity(keys.peer)
         self._lock = threading.Lock()
-        self._seen: tuple[int, ...] | None = None
+        self._seen: tuple[tuple[int, ...], ...] | None = None
+        self._until = 0.0
         self._peers: dict[PublicKey, Peer] = {}
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def find(self, key: PublicKey) -> Peer | None:
+        """The peer that this key proves now."""
         with self._lock:
             self._refresh()
             return self._peers.get(key)
@@ -41,6 +46,12 @@ class Roster:
         with self._lock:
             self._refresh()
             return frozenset(self._peers)
+
+    def identity(self) -> NodeIdentity:
+        """This node's own, of this moment."""
+        with self._lock:
+            self._refresh()
+            return self._identity
 
     def context(self, protocol: str) -> ssl.SSLContext:
         """A server context that lets in the peers of this moment."""
@@ -51,21 +62,41 @@ class Roster:
             return self._contexts[protocol]
 
     def _refresh(self) -> None:
-        state = self._state()
-        if state == self._seen:
+        state, now = self._state(), time.time()
+        if state == self._seen and now < self._until:
             return
         try:
-            self._peers = {peer.key: peer for peer in self._book.peers()}
+            self._follow(now)
+            self._peers = {key: peer for peer in self._book.peers() for key in peer.keys}
         except (KvsyncError, ProtocolError) as error:
             log.error("no peer is let in: %s", error)
             self._peers = {}
         self._contexts.clear()
         self._seen = state
 
-    def _state(self) -> tuple[int, ...]:
-        """Changes with every replacement of the file; taken before reading, so a race reads twice."""
-        try:
-            found = self._home.peers_file.stat()
-        except OSError:
-            return ()
-        return found.st_ino, found.st_mtime_ns, found.st_size
+    def _follow(self, now: float) -> None:
+        """Take up this node's next peer key when its time has come, and note when something changes by itself."""
+        moments = [
+            moment
+            for step, _ in Statements(self._home).held().successors
+            for moment in (presented_from(step), float(step.until + 1))
+        ]
+        self._until = min((moment for moment in moments if moment > now), default=float("inf"))
+        current = self._keys.current(now)
+        if current.peer.public != self._keys.peer.public:
+            log.info("peer key %s is presented from now on", current.peer.public.key_id)
+            self._identity = NodeIdentity(current.peer)
+        self._keys = current
+
+    def _state(self) -> tuple[tuple[int, ...], ...]:
+        """Changes with every replacement of a file; taken before reading, so a race reads twice."""
+        home = self._home
+        found: list[tuple[int, ...]] = []
+        for path in (home.peers_file, home.trust_file, home.statements_file):
+            try:
+                status = path.stat()
+            except OSError:
+                found.append((0,))
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found)

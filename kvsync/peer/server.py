@@ -20,11 +20,11 @@ from aiohttp import web
 
 from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, TrustList
+from kvsync.peer.access import Access
 from kvsync.peer.bulk_server import BulkLane
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.control import ControlLane
 from kvsync.peer.control_connection import ControlConnection
-from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.listener import HANDSHAKE_S, Listener
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
@@ -51,7 +51,8 @@ class PeerServer:
         self._settings = settings
         self._table = ConnectionTable(settings.max_connections)
         self._offers = Offers()
-        self._roster = Roster(home, NodeIdentity(keys.peer))
+        self._roster = Roster(keys)
+        access = Access(store, self._roster, home.store_dir / "refs")
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control")
         self._callers: dict[asyncio.BaseTransport, Connection] = {}
         self.control = self.control_type(
@@ -61,10 +62,11 @@ class PeerServer:
             trust,
             settings,
             signer=keys.signer.public,
+            access=access,
             executor=self._executor,
             caller=self._caller,
         )
-        self.bulk = self.bulk_type(store, self._offers, self._roster, self._table, settings)
+        self.bulk = self.bulk_type(store, self._offers, self._roster, access, self._table, settings)
         self._runner = web.AppRunner(
             self.control.application(),
             handle_signals=False,

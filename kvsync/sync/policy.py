@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection
 
 from kvsync.errors import PolicyError
+from kvsync.keys import TrustList
 from kvsync.store import Store
 from kvsync.sync.report import Verdict
 from kvsync_protocol import manifest as manifest_format
-from kvsync_protocol import ref as ref_format
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, IntegrityError, TrustError
@@ -56,27 +56,24 @@ class Policies:
         self.allow("signer", f"signed by {', '.join(key.key_id for key in verified.signers)}")
         return manifest
 
-    def ref(
-        self, envelope: Envelope, keys: Collection[PublicKey], name: str, store: Store
-    ) -> tuple[Ref, tuple[PublicKey, ...]]:
-        """What a name stands for, and who says so; expired, outdated and strangers' ones are refused.
+    def ref(self, envelope: Envelope, trust: TrustList, name: str, store: Store) -> Ref:
+        """What a name stands for; expired, outdated and strangers' ones are refused.
 
         Raises:
             TrustError: `trust.untrusted_signer`, `trust.payload_type`, `trust.rollback`, `trust.expired`,
-                `trust.ref_name`, `trust.ref_owner`.
+                `trust.name`, `trust.ref_name`, `trust.ref_owner`.
         """
-        verified = envelope.verify(ref_format.PAYLOAD_TYPE, keys)
-        ref = Ref.parse(verified)
+        ref, signers = trust.judge_ref(envelope)
         if ref.name != name:
             raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")
         try:
             ref.check_fresh(int(time.time()))
-            store.check_ref(ref, verified.signers, keys)
+            store.check_ref(ref, signers, trust.owners(name, signers))
         except TrustError as error:
             self.refuse("name", error)
         else:
-            self.allow("name", f"sequence {ref.sequence} of {', '.join(key.key_id for key in verified.signers)}")
-        return ref, verified.signers
+            self.allow("name", f"sequence {ref.sequence} of {', '.join(key.key_id for key in signers)}")
+        return ref
 
     def size(self, manifest: Manifest, limit: int) -> None:
         """Raises PolicyError `policy.size`."""

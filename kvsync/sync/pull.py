@@ -27,7 +27,6 @@ from kvsync.sync.report import PullReport
 from kvsync.sync.streams import Stream
 from kvsync.sync.transfer import Transfer
 from kvsync_protocol import manifest as manifest_format
-from kvsync_protocol import ref as ref_format
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
@@ -35,7 +34,6 @@ from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.ref import Ref, check_name
-from kvsync_protocol.signing import PublicKey
 
 _LOCK_SLICE_S: Final = 2.0
 """Waiting for another transfer of the same artifact happens in slices, between which we can be cancelled."""
@@ -60,7 +58,7 @@ async def pull(
 
     Raises:
         TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.bad_signature`,
-            `trust.rollback`, `trust.expired`, `trust.ref_owner`.
+            `trust.rollback`, `trust.expired`, `trust.ref_owner`, `trust.name`, `peer.revoked`.
         PolicyError: `peer.role`, `policy.size`.
         MismatchError: `mismatch.compatibility`, `mismatch.numerics`, `mismatch.canary`.
         IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
@@ -80,7 +78,7 @@ class _Pull:
         self._transfer = transfer
         self._store = store
         self._trust = trust
-        self._ref: tuple[Ref, tuple[PublicKey, ...], Envelope] | None = None
+        self._ref: tuple[Ref, Envelope] | None = None
 
     async def run(self, wanted: str, fingerprints: Fingerprints | None) -> PullReport:
         transfer, policies, settings = self._transfer, self._transfer.policies, self._transfer.settings
@@ -123,11 +121,10 @@ class _Pull:
             await asyncio.to_thread(draft.publish)
         return plan
 
-    def _name(self, ref: Ref, signers: tuple[PublicKey, ...], envelope: Envelope) -> None:
+    def _name(self, ref: Ref, envelope: Envelope) -> None:
         """Keep the name, by those of its signers that are still trusted."""
-        trusted = self._trust.keys()
-        still = envelope.verify(ref_format.PAYLOAD_TYPE, trusted.intersection(signers)).signers
-        self._store.set_ref(ref, envelope, *still, owners=trusted)
+        _, still = self._trust.judge_ref(envelope)
+        self._store.set_ref(ref, envelope, *still, owners=self._trust.owners(ref.name, still))
 
     async def _resolve(self, client: PeerClient, wanted: str) -> ArtifactId:
         """An id as it is; a name by the peer's signed ref."""
@@ -140,10 +137,8 @@ class _Pull:
             raise NotFoundError(
                 "peer.unknown_name", f"{client.peer.name} has nothing named {wanted!r}", hint="ask for its id instead"
             )
-        ref, signers = await asyncio.to_thread(
-            self._transfer.policies.ref, found[0], self._trust.keys(), wanted, self._store
-        )
-        self._ref = ref, signers, found[0]
+        ref = await asyncio.to_thread(self._transfer.policies.ref, found[0], self._trust, wanted, self._store)
+        self._ref = ref, found[0]
         return ref.artifact
 
     def _leaves_here(self, manifest: Manifest) -> LeafTable | None:

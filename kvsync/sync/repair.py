@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kvsync.config import Settings
-from kvsync.keys import NodeKeys, Peer
+from kvsync.keys import KeySpread, NodeKeys, Peer, TrustList
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
@@ -27,7 +27,8 @@ async def repair(
         UnavailableError: `peer.unreachable` before anything is checked.
     """
     deadline = Deadline.after(settings.transfer_deadline_s)
-    async with PeerClient(peer, NodeIdentity(keys.peer), settings, deadline) as client:
+    spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
+    async with PeerClient(peer, NodeIdentity(keys.peer), settings, deadline, spread) as client:
         await client.hello()
         source = _PeerSource(client.bulk())
         try:

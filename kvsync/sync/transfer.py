@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from kvsync.config import Settings
-from kvsync.keys import NodeKeys, Peer
+from kvsync.keys import KeySpread, NodeKeys, Peer, TrustList
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
@@ -41,6 +41,7 @@ class Transfer:
         self.policies = Policies(dry_run=dry_run)
         self.encoding = Encoding.ZSTD if settings.encoding == "zstd" else Encoding.IDENTITY
         self._identity = NodeIdentity(keys.peer)
+        self._spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
         self.progress = progress
         self._began = time.monotonic()
         self._moving_s = 0.0
@@ -56,7 +57,7 @@ class Transfer:
         try:
             async with (
                 asyncio.timeout_at(self.deadline.at),
-                PeerClient(self.peer, self._identity, self.settings, self.deadline) as client,
+                PeerClient(self.peer, self._identity, self.settings, self.deadline, self._spread) as client,
             ):
                 yield client
         except TimeoutError:
