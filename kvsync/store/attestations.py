@@ -48,12 +48,13 @@ class AttestationFiles:
     def envelopes(self, artifact: ArtifactId) -> list[Envelope]:
         """All that are here; damaged ones are left to fsck. Raises NotFoundError `store.unknown_artifact`."""
         found = []
-        with self._files.open(artifact) as folder:
-            for name in self.names(folder):
-                try:
-                    found.append(_load(folder, name))
-                except (ProtocolError, StoreError, NotFoundError):
-                    continue
+        with self._files.open(artifact) as parent:
+            for name in self.names(parent):
+                with parent.child(ATTESTATIONS) as folder:
+                    try:
+                        found.append(_load(folder, name))
+                    except (ProtocolError, StoreError, NotFoundError):
+                        continue
         return found
 
     def signed(self, manifest: Manifest, keys: Collection[PublicKey]) -> list[Signed]:
@@ -101,6 +102,15 @@ class AttestationFiles:
             self._temp.publish(merged.encode(), folder, name)
             folder.sync()
         return True
+
+    def drop(self, artifact: ArtifactId, envelope: Envelope) -> None:
+        """Remove one, whoever signed it."""
+        with self._files.open(artifact) as parent:
+            name = sha256(envelope.payload).hex + _END
+            if name in self.names(parent):
+                with parent.child(ATTESTATIONS) as folder:
+                    folder.unlink(name)
+                    folder.sync()
 
     @staticmethod
     def names(parent: Folder) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from kvsync.errors import NotFoundError, StoreError
+from kvsync.errors import NotFoundError, PolicyError, StoreError
 from kvsync.store import records
 from kvsync.store.artifacts import is_damage, unknown
 from kvsync.store.attestations import Refutation
@@ -73,12 +73,22 @@ class Evidence:
 
     def forget_refutation(self, artifact: ArtifactId) -> None:
         """Undo `refute`, for an artifact that was audited again with equal bytes."""
-        with self._parts.index.writing():
+        former = self._parts.refuted.get(artifact)
+        with self._parts.index.writing() as db:
             self._parts.refuted.remove(artifact)
+            if former is not None and records.is_recorded(db, artifact):
+                self._parts.attestations.drop(artifact, former.envelope)
+                records.set_meta_bytes(db, artifact, self._parts.files.meta_bytes(artifact))
 
     def refutation(self, artifact: ArtifactId) -> Refutation | None:
         """Raises StoreError `store.refutation_damaged`."""
         return self._parts.refuted.get(artifact)
+
+    def check(self, artifact: ArtifactId) -> None:
+        """Raises PolicyError `evidence.refuted` for an artifact that an audit of this node's own has refuted."""
+        refutation = self.refutation(artifact)
+        if refutation is not None:
+            raise refuted_error(artifact, refutation.attestation)
 
     def refuted(self) -> dict[ArtifactId, Discrepancy]:
         """Everything that this node has found to be wrong, and where it begins to be."""
@@ -123,6 +133,18 @@ class Evidence:
         keys = list(islice(described.keys(), min(1, manifest.layout.full_blocks)))
         with self._parts.index.reading() as db:
             return records.find_related(db, keys, manifest.tokens.digest, manifest.fingerprints)
+
+
+def refuted_error(artifact: ArtifactId, attestation: Attestation) -> PolicyError:
+    """`evidence.refuted`, for an artifact that an audit has found to be wrong."""
+    leaf = attestation.differs.leaf if attestation.differs is not None else None
+    return PolicyError(
+        "evidence.refuted",
+        f"an audit has found other bytes than artifact {artifact.short} has, at leaf {leaf}",
+        hint="take another signer's artifact of the same document; kvsync audit looks again",
+        artifact=artifact,
+        leaf=leaf,
+    )
 
 
 def by_name(found: Iterable[StoredDivergence], name: str) -> StoredDivergence:

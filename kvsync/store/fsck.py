@@ -20,11 +20,12 @@ from kvsync.errors import KvsyncError, NotFoundError, StoreError
 from kvsync.progress import Progress
 from kvsync.store.artifacts import ATTESTATIONS, is_damage
 from kvsync.store.folder import Folder
-from kvsync.store.hashing import bad_chunks, problem
+from kvsync.store.hashing import bad_chunks
 from kvsync.store.index import Snapshot, add_chunks, snapshot
 from kvsync.store.inspection import stray_files
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
+from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.records import remove_artifact, set_meta_bytes
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
@@ -80,7 +81,7 @@ def check_store(parts: Parts, repair: RepairSource | None, progress: Progress) -
     """Raises as `Store.fsck`; what is wrong with the store's content is reported, not raised."""
     findings = [Finding(s.code, s.path, s.detail, repaired=s.handled) for s in stray_files(parts)]
     present = parts.chunks.scan_all()
-    bad = _set_aside_chunks(parts, bad_chunks(parts.chunks, present, progress))
+    bad = set_aside_chunks(parts, bad_chunks(parts.chunks, present, progress))
     lacking, damaged, count = _check_artifacts(parts)
     findings += damaged
     findings += _chunk_findings(parts, bad, lacking, repair, progress)
@@ -90,21 +91,6 @@ def check_store(parts: Parts, repair: RepairSource | None, progress: Progress) -
     for finding in findings:
         _log.warning("%s: %s: %s%s", finding.code, finding.name, finding.detail, " (repaired)" * finding.repaired)
     return FsckReport(len(present), sum(present.values()), count, tuple(findings))
-
-
-def _set_aside_chunks(parts: Parts, suspects: dict[Digest, str]) -> dict[Digest, str]:
-    """Move bad chunk files to quarantine, where nothing serves them."""
-    if not suspects:
-        return {}
-    bad = {}
-    with parts.index.writing() as db:
-        for digest in suspects:
-            wrong = problem(parts.chunks, digest)  # a transfer may have replaced it since
-            if wrong is not None:
-                bad[digest] = wrong
-                parts.chunks.move_to(parts.folder("quarantine"), digest)
-                db.execute("DELETE FROM chunks WHERE digest = ?", (digest.raw,))
-    return bad
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from kvsync.store.evidence import Evidence
 from kvsync.store.fsck import FsckReport, RepairSource, check_store
 from kvsync.store.garbage import GcReport
 from kvsync.store.parts import Parts
+from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.refs import StoredRef
@@ -114,6 +115,10 @@ class Store:
 
     def has_chunk(self, digest: Digest) -> bool:
         return self._parts.chunks.has(digest)
+
+    def doubt_chunk(self, digest: Digest) -> bool:
+        """Somebody has read other bytes than the digest's: hash it again, and set it aside if they are."""
+        return bool(set_aside_chunks(self._parts, [digest]))
 
     @contextmanager
     def hold(self, artifact: ArtifactId) -> Iterator[StoredArtifact]:
