@@ -4,6 +4,7 @@
 <home>/keys/            signer.key and peer.key, 0600, and those that followed them
 <home>/trust.json       signer keys whose bytes count
 <home>/peers.json       peer keys that may connect, with addresses and roles
+<home>/prereg.json      numbers of the preregistrations that were made and seen here
 <home>/statements.json  which keys follow which, and which are revoked
 <home>/invitations.json tickets given out, as hashes
 <home>/store/           artifacts and chunks
@@ -88,6 +89,11 @@ class Home:
     @property
     def invitations_file(self) -> Path:
         return self.root / "invitations.json"
+
+    @property
+    def prereg_file(self) -> Path:
+        """Numbers of preregistrations, made and seen."""
+        return self.root / "prereg.json"
 
     @property
     def store_dir(self) -> Path:

@@ -31,6 +31,9 @@ GROUPS: Final = (
     "daemon",
     "doctor",
     "demo",
+    "prove",
+    "receipts",
+    "prereg",
     "completion",
 )
 """Modules of this package, each with `add_commands(app)`, in the order of `--help`."""

@@ -114,7 +114,7 @@ def _against(
 
 
 def fresh(params: dict[str, Any], progress: Progress) -> Iterator[dict[str, Any]]:
-    """The canonical outputs, and the artifacts they would continue, computed and signed in `home`."""
+    """The canonical outputs. Artifacts are those given, or else computed and signed in `home`."""
     engine = _load(params)
     settings = _settings(params, engine)
     drawn, pool = samples.draw(settings), samples.token_pool(engine)
@@ -123,7 +123,10 @@ def fresh(params: dict[str, Any], progress: Progress) -> Iterator[dict[str, Any]
     signer = NodeKeys.load(home).signer
     with Store.open(home.store_dir) as store:
         for sample in drawn:
-            artifact = deposit(store, engine, signer, sample.document_tokens(pool)).artifact
+            if params["artifacts"] is None:
+                artifact: Digest = deposit(store, engine, signer, sample.document_tokens(pool)).artifact
+            else:
+                artifact = Digest.parse(params["artifacts"][sample.index])
             yield {
                 "inputs": sample.inputs(pool, artifact, settings.block_tokens).as_json(),
                 "canonical": measure.fresh(engine, sample, pool).outputs.as_json(),

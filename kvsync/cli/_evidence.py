@@ -1,0 +1,194 @@
+"""What the commands about receipts share: options, reading and writing the files, and how one is shown."""
+
+from __future__ import annotations
+
+import enum
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsync.cli._models import DEFAULT_MODEL, Precision, model_path
+from kvsync.cli._render import Facts, Table
+
+if TYPE_CHECKING:
+    from kvsync.cli._command import Run
+    from kvsync.evidence.configuration import Configuration
+    from kvsync_protocol.receipt import Receipt
+    from kvsync_protocol.signing import PublicKey
+
+
+class Attention(enum.StrEnum):
+    """Implementations of attention that repeat themselves."""
+
+    AUTO = "auto"
+    SDPA = "sdpa"
+    EAGER = "eager"
+
+
+SamplesOption = Annotated[int, typer.Option("--samples", metavar="N", min=1, help="How many samples to draw.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="From which the samples are drawn.")]
+AttentionOption = Annotated[
+    Attention,
+    typer.Option("--attention", help="Implementation of attention; auto is what the model takes by itself."),
+]
+EngineOption = Annotated[str, typer.Option("--engine", metavar="ENGINE", help="What computes; transformers so far.")]
+PublicKeyOption = Annotated[
+    list[str] | None,
+    typer.Option("--public-key", metavar="KEY", help="A signer that counts; may be repeated. Default: any signer."),
+]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A receipt or preregistration.")]
+OutOption = Annotated[
+    str | None, typer.Option("--out", metavar="FILE", help="Where to write it; default a name made of what was run.")
+]
+
+
+def configuration(
+    run: Run,
+    model: str,
+    dtype: Precision | None,
+    device: str,
+    engine: str,
+    attention: Attention,
+    samples: int,
+    seed: int,
+) -> Configuration:
+    """Raises NotFoundError `model.*`, UsageError `config.*`."""
+    from kvsync.evidence.configuration import Configuration
+
+    return Configuration(
+        model=model_name(model),
+        model_dir=model_path(model),
+        dtype=None if dtype is None else dtype.dtype.value,
+        attention=attention.value,
+        device=device,
+        engine=engine,
+        threads=run.settings().threads,
+        samples=samples,
+        seed=seed,
+    )
+
+
+def model_name(model: str) -> str:
+    """How a receipt names the model: never by where it lies on this host."""
+    return Path(model).name or DEFAULT_MODEL
+
+
+def public_keys(texts: list[str] | None) -> list[PublicKey]:
+    """Raises MalformedError `key.*`."""
+    from kvsync_protocol.signing import PublicKey
+
+    return [PublicKey.parse(text) for text in texts or ()]
+
+
+def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
+    """Read a file and check all of it.
+
+    Raises:
+        NotFoundError: `file.missing`; StoreError: `file.*`.
+        ProtocolError: as `Receipt.parse`.
+    """
+    from kvsync.files import read_limited
+    from kvsync_protocol.limits import MAX_RECEIPT_BYTES
+    from kvsync_protocol.receipt import Receipt
+    from kvsync_protocol.scorers import SCORERS
+
+    # A link is followed here: the user named it.
+    path = Path(name).absolute()
+    path = path.parent / path.readlink() if path.is_symlink() else path
+    return Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
+
+
+def check_out(name: str | None) -> None:
+    """Raises UsageError `receipt.folder` before hours of work have nowhere to go."""
+    from kvsync.errors import UsageError
+
+    if name is not None and not Path(name).absolute().parent.is_dir():
+        raise UsageError("receipt.folder", f"there is no folder for {name}", hint="make it first")
+
+
+def write_receipt(receipt: Receipt, out: str | None) -> Path:
+    """Write it readable for everyone; raises StoreError `store.*`."""
+    from kvsync.files import write_atomic
+
+    path = Path(out or default_name(receipt)).absolute()
+    write_atomic(path, receipt.encode(), mode=0o644)
+    return path
+
+
+def default_name(receipt: Receipt) -> str:
+    """For example `exactness-smollm2-135m-F32-sdpa.receipt`."""
+    numerics = receipt.header.fingerprints.numerics.fields
+    parts = [receipt.header.kind, receipt.header.run.get("model"), numerics.get("dtype"), numerics.get("attention")]
+    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)) for part in parts if part) + ".receipt"
+
+
+def receipt_json(receipt: Receipt) -> dict[str, object]:
+    """The header and what names it, for `--json`."""
+    header = receipt.header
+    return {
+        "receipt": str(receipt.digest),
+        "kind": header.kind,
+        "software": header.software,
+        "time": header.time,
+        "signer": str(header.signer),
+        "run": dict(header.run),
+        "fingerprints": {
+            f.kind.value: {"digest": str(f.digest), "fields": f.as_json()}
+            for f in (header.fingerprints.compatibility, header.fingerprints.numerics)
+        },
+        "records": header.count,
+        "root": str(header.root),
+        "summary": dict(header.summary),
+    }
+
+
+def header_facts(receipt: Receipt) -> Facts:
+    """Who says what about which run, for people."""
+    header, pair = receipt.header, receipt.header.fingerprints
+    numerics = pair.numerics.fields
+    described = [numerics.get(name, "") for name in ("engine", "dtype", "attention", "device")]
+    return Facts(
+        [
+            ("receipt", receipt.digest),
+            ("kind", header.kind),
+            ("made", f"{datetime.fromtimestamp(header.time, UTC):%Y-%m-%d %H:%M:%S} UTC by {header.software}"),
+            ("signer", header.signer),
+            ("model", f"{header.run.get('model', '-')}, weights {pair.compatibility.fields.get('weights', '-')}"),
+            ("computed by", ", ".join(filter(None, described)) + f", threads {numerics.get('threads', '-')}"),
+            ("compatibility", pair.compatibility.digest),
+            ("numerics", pair.numerics.digest),
+            ("records", f"{header.count} under root {header.root}"),
+        ]
+    )
+
+
+def summary_view(receipt: Receipt) -> list[str | Table | Facts]:
+    """The kind's summary: table and plot for exactness, plain facts for others."""
+    from kvsync_protocol import exactness
+
+    summary: dict[str, Any] = dict(receipt.header.summary)
+    if receipt.header.kind != exactness.KIND:
+        return [Facts([(name.replace("_", " "), value) for name, value in summary.items()])]
+    from kvsync.evidence.plot import TITLE, bars, points
+
+    found = points(summary)
+    rows = [
+        (
+            point.label,
+            f"{point.equal} of {point.samples}",
+            point.agreement,
+            f"{point.kl_max:.1e}" if point.kl_max else "0",
+            f"{point.max_abs:.1e}" if point.max_abs else "0",
+            f"{point.refused} without" if point.refused else "",
+        )
+        for point in found
+    ]
+    return [
+        Table(("AGAINST (a) CANONICAL FRESH", "EQUAL", "ARGMAX", "KL MAX", "MAX DIFF", ""), rows),
+        "",
+        f"{TITLE}, logarithmic",
+        *bars(found),
+    ]

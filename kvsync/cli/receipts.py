@@ -1,0 +1,143 @@
+"""`kvsync receipts`: check, show and compare receipts. Needs no model, no engine and no home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsync.cli import _evidence
+from kvsync.cli._command import Run, add_group
+from kvsync.cli._evidence import FileArgument, PublicKeyOption
+from kvsync.cli._fields import meaning
+from kvsync.cli._render import Facts, Outcome, Table, plural
+from kvsync.errors import EXIT_STATUS
+from kvsync_protocol.errors import MismatchError
+
+if TYPE_CHECKING:
+    from kvsync_protocol.receipt import Receipt
+
+
+def add_commands(app: typer.Typer) -> None:
+    text = "Signed records of runs: check, show, compare."
+    add_group(app, "receipts", text, {"check": check, "show": show, "diff": diff})
+
+
+def check(run: Run, file: FileArgument, public_key: PublicKeyOption = None) -> Outcome:
+    """Check a receipt again, without the model.
+
+    Form, signature, Merkle root, count, every equality, every figure and the summary. Any edit is an error with
+    a code of its own. Without --public-key the signature is checked against the key that the receipt names.
+    """
+    keys = _evidence.public_keys(public_key)
+    receipt = _evidence.read_receipt(file, keys)
+    data = {"sound": True, "trusted": bool(keys), **_evidence.receipt_json(receipt)}
+    checks = "form, signature, root, count, equalities, figures, summary"
+    view = [
+        Facts([("sound", True), ("checked", checks)]),
+        _evidence.header_facts(receipt),
+        "",
+        *_evidence.summary_view(receipt),
+    ]
+    return Outcome(data, view, [] if keys else [_unknown_signer(receipt)])
+
+
+def show(run: Run, file: FileArgument) -> Outcome:
+    """Show a receipt with its records, once it is checked."""
+    from kvsync_protocol.scorers import scorer
+
+    receipt = _evidence.read_receipt(file, [])
+    known = scorer(receipt.header.kind)
+    rows = []
+    for index, record in enumerate(receipt.records):
+        outputs = known.outputs(record)
+        sizes = [record.get(name, "") for name in ("mode", "document", "shared", "new")]
+        rows.append((index, *sizes, *(value.removeprefix("sha256:")[:12] for value in outputs.values())))
+    names = [name.upper() for name in known.outputs(receipt.records[0])]
+    view = [
+        _evidence.header_facts(receipt),
+        "",
+        Table(("#", "MODE", "DOCUMENT", "SHARED", "NEW", *names), rows),
+        "",
+        *_evidence.summary_view(receipt),
+    ]
+    data = {**_evidence.receipt_json(receipt), "records": [dict(record) for record in receipt.records]}
+    return Outcome(data, view, [_unknown_signer(receipt)])
+
+
+def diff(
+    run: Run,
+    first: Annotated[str, typer.Argument(metavar="A", help="A receipt or preregistration.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another, usually of another host.")],
+) -> Outcome:
+    """Compare the outputs of two receipts for equal inputs.
+
+    Names which outputs differ, and which fields of the fingerprints do. The exit status is 6 unless there are
+    equal inputs and all their outputs agree.
+    """
+    from kvsync_protocol.scorers import scorer
+
+    ours, theirs = (_evidence.read_receipt(name, []) for name in (first, second))
+    left, right = (
+        {scorer(r.header.kind).inputs(each): scorer(r.header.kind).outputs(each) for each in r.records}
+        for r in (ours, theirs)
+    )
+    common = [name for name in left if name in right]
+    differing = [
+        {"inputs": name, "outputs": [each for each, value in left[name].items() if right[name].get(each) != value]}
+        for name in common
+        if left[name] != right[name]
+    ]
+    prints = ours.header.fingerprints, theirs.header.fingerprints
+    fields = [
+        *prints[0].compatibility.differences(prints[1].compatibility),
+        *prints[0].numerics.differences(prints[1].numerics),
+    ]
+    agree = bool(common) and not differing
+    data = {
+        "agree": agree,
+        "common": len(common),
+        "only_first": len(left) - len(common),
+        "only_second": len(right) - len(common),
+        "differing": differing,
+        "fields": [
+            {"field": f.field, "kind": f.kind.value, "meaning": meaning(f.field), "first": f.ours, "second": f.theirs}
+            for f in fields
+        ],
+    }
+    view: list[str | Table | Facts] = [
+        Facts(
+            [
+                (
+                    "equal inputs",
+                    f"{len(common)}; {len(left) - len(common)} only in {first}, "
+                    f"{len(right) - len(common)} only in {second}",
+                ),
+                ("equal outputs", f"{len(common) - len(differing)} of {len(common)}"),
+                ("agree", agree),
+            ]
+        )
+    ]
+    if differing:
+        view += [
+            "",
+            Table(("INPUTS", "DIFFERING"), [(_short(d["inputs"]), ", ".join(d["outputs"])) for d in differing]),
+        ]
+    if fields:
+        rows = [(f.field, f.kind.value, _cell(f.ours), _cell(f.theirs), meaning(f.field)) for f in fields]
+        view += ["", Table(("FIELD", "FINGERPRINT", "A", "B", "MEANING"), rows)]
+    notes = [] if fields else [f"{plural(0, 'field')} of the fingerprints differ"]
+    return Outcome(data, view, notes, status=0 if agree else EXIT_STATUS[MismatchError])
+
+
+def _unknown_signer(receipt: Receipt) -> str:
+    return f"signed by {receipt.header.signer}: compare it with a key that you know, or give --public-key"
+
+
+def _short(name: object) -> str:
+    return str(name).removeprefix("sha256:")[:16]
+
+
+def _cell(value: str | None) -> str:
+    text = "-" if value is None else value
+    return text if len(text) <= 40 else f"{text[:39]}…"
