@@ -215,7 +215,11 @@ def _verified(envelope: Envelope, line: bytes, keys: Collection[PublicKey]) -> H
     if envelope.signers([signer]) != (signer,) or len(envelope.signatures) != 1:
         raise TrustError("trust.bad_signature", "not signed by the key that it names")
     if keys and signer not in keys:
-        raise TrustError("trust.untrusted_signer", f"signed by {signer}, which is none of the keys that count")
+        raise TrustError(
+            "trust.untrusted_signer",
+            f"signed by {signer}, which is none of the keys that count",
+            hint="give it with --public-key, once you know whose it is",
+        )
     only = Signature(signer.key_id, envelope.signatures[0].signature)
     if Envelope(envelope.payload_type, envelope.payload, (only,)).encode() != line:
         raise MalformedError("receipt.canonical", "the envelope is written in another form than its one form")
