@@ -1,4 +1,5 @@
-"""Who has what: reserved for the registry service.
+"""Who has what: a registry of hints, for one node or for many (ARCHITECTURE, Registry).
 
-Until it exists, a node asks the peers it knows directly (`kvsync.sync`).
+`service.Registry` holds the rules, `memory`, `sqlite` and `postgres` keep the rows, `handlers` speak HTTP.
+Knows no TLS, no files of a node and no artifacts; whoever embeds it says who is asking.
 """
