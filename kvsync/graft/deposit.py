@@ -9,13 +9,15 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import cast
 
-from kvsync.engines.engine import Engine
-from kvsync.errors import UsageError
+from kvsync.engines.engine import Context, Engine
+from kvsync.errors import NotFoundError, UsageError
 from kvsync.pack import ArtifactReader, ArtifactWriter
 from kvsync.progress import Progress, silent
 from kvsync.store import ComputeDraft, Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest, hash_record, sha256
+from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import Manifest, TokenRecord, Tree
@@ -95,9 +97,9 @@ def _already(
 ) -> StoredArtifact | None:
     """The same computation, stored and signed by this node."""
     found = store.find_whole(tokens, engine.fingerprints)
-    if found is None:
+    stored = None if found is None else store.whole(found)  # a chunk may have been set aside
+    if stored is None:
         return None
-    stored = store.artifact(found)
     same = (stored.manifest.tokens, stored.manifest.schedule) == (record, schedule)
     return stored if same and stored.envelope.signers([signer.public]) else None
 
@@ -114,12 +116,8 @@ def _compute(
     progress: Progress,
 ) -> StoredArtifact:
     blocks = _resume(store, draft, engine, signer, tokens, schedule, layout)
+    blocks, context = _restore(draft, engine, layout, ArtifactId(record.digest), store, blocks)
     position = blocks * layout.block_tokens
-    if blocks:
-        held = LeafTable.of(draft.leaves)
-        context = engine.restore(ArtifactReader(store, ArtifactId(record.digest), layout, held), position)
-    else:
-        context = engine.new_context()
     writer = ArtifactWriter(draft, layout, next_block=blocks)
     logits = engine.prefill(context, tokens[position:], schedule, sink=writer.write_block, progress=progress)
     writer.write_logits(logits.buffer())
@@ -151,11 +149,8 @@ def _resume(
     where the kept leaves hold every layer's state, of recurrent layers a snapshot. Blocks are adopted only from
     artifacts this node has signed: a signature vouches for bytes one has computed.
     """
-    usable = (len(tokens) - 1) // layout.block_tokens
-    complete = bisect_right(range(usable + 1), len(draft.leaves), key=layout.leading_leaves) - 1
-    blocks = layout.resumable(complete)
-    draft.truncate(layout.leading_leaves(blocks))
-    keys = list(block_keys(start_key(engine.fingerprints), tokens, schedule))[:usable]
+    blocks = _keep(draft, layout, len(draft.leaves))
+    keys = list(block_keys(start_key(engine.fingerprints), tokens, schedule))[: _usable(layout)]
     found = store.find_prefix(keys)
     shared = 0 if found is None else layout.resumable(found[1])
     if found is None or shared <= blocks:
@@ -164,5 +159,34 @@ def _resume(
         if not source.envelope.signers([signer.public]):
             return blocks
         for leaf in source.leaves().leaves[layout.leading_leaves(blocks) : layout.leading_leaves(shared)]:
-            draft.adopt(leaf)
-    return shared
+            try:
+                draft.adopt(leaf)
+            except NotFoundError:  # it was found damaged and set aside
+                break
+    return _keep(draft, layout, len(draft.leaves))
+
+
+def _restore(
+    draft: ComputeDraft, engine: Engine, layout: Layout, name: ArtifactId, store: Store, blocks: int
+) -> tuple[int, Context]:
+    """A context behind the draft's first blocks: all of them, or those before the first that turns out damaged."""
+    while blocks:
+        reader = ArtifactReader(store, name, layout, LeafTable.of(draft.leaves))
+        try:
+            return blocks, engine.restore(reader, blocks * layout.block_tokens)
+        except IntegrityError as damage:
+            blocks = _keep(draft, layout, cast(int, damage.fields["chunk"]))  # the reader has set it aside
+    return 0, engine.new_context()
+
+
+def _usable(layout: Layout) -> int:
+    """Blocks that may be taken over: at least one token is always computed, for the final logits."""
+    return (layout.tokens - 1) // layout.block_tokens
+
+
+def _keep(draft: ComputeDraft, layout: Layout, leaves: int) -> int:
+    """Leave whole resumable blocks among the first `leaves` in the draft; their number."""
+    complete = bisect_right(range(_usable(layout) + 1), leaves, key=layout.leading_leaves) - 1
+    blocks = layout.resumable(complete)
+    draft.truncate(layout.leading_leaves(blocks))
+    return blocks

@@ -29,9 +29,10 @@ MAX_BUFFERS = 512
 
 
 class ChunkSource(Protocol):
-    """Opens chunk files by digest; `kvsync.store.Store` is one."""
+    """Opens chunk files by digest, and is told of bad ones; `kvsync.store.Store` is one."""
 
     def open_chunk(self, digest: Digest) -> int: ...
+    def doubt_chunk(self, digest: Digest) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,12 @@ class ArtifactReader:
         return buffer
 
     def _bad(self, span: ChunkSpan, what: str) -> IntegrityError:
+        """The refusal; the chunk is set aside, so that it is fetched or computed anew instead of refused for ever."""
+        self._source.doubt_chunk(self._leaves.leaves[span.index].digest)
         return IntegrityError(
             "integrity.chunk",
             f"chunk {span.index} of {self.artifact.short} (block {span.block}, {span.group}) {what}",
-            hint="kvsync fsck --repair fetches it again",
+            hint="kvsync pull, or kvsync fsck --repair, fetches it again",
             chunk=span.index,
             block=span.block,
             group=span.group,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvsync.errors import EngineError, UsageError
-from kvsync.store import Store
+from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.signing import SigningKey
 from tests.graft.bench import BLOCK, Bench, words
@@ -68,6 +68,44 @@ def test_a_longer_document_starts_at_its_longest_stored_prefix(bench: Bench, tmp
     with Store.open(tmp_path / "other") as store:
         fresh = Bench(bench.engine, store, bench.key, tmp_path / "other").deposit(words(6 * BLOCK))
         assert fresh.artifact == long.artifact
+
+
+def damage(bench: Bench, stored: StoredArtifact, index: int) -> None:
+    """Flip one bit of a stored chunk; its size stays."""
+    digest = stored.leaves().leaves[index].digest
+    path = bench.store_path / "chunks" / digest.hex[:2] / digest.hex
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_a_damaged_chunk_is_refused_once_and_then_computed_anew(bench: Bench, index: int) -> None:
+    tokens = words(3 * BLOCK + 5)
+    stored = bench.deposit(tokens)
+    assert len(stored.leaves().leaves) in (5, 9)  # a full model's, a sliding one's
+    index = min(index, len(stored.leaves().leaves) - 2)
+    damage(bench, stored, index)
+    refused = bench.graft([*tokens, 5], artifact=stored.artifact).report.refused
+    assert refused is not None
+    assert refused.code == "integrity.chunk"
+    assert not bench.store.has_chunk(stored.leaves().leaves[index].digest)
+    assert bench.deposit(tokens).artifact == stored.artifact
+    assert bench.graft([*tokens, 5]).report.tokens_grafted == len(tokens)
+    assert bench.store.fsck().clean
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_a_longer_document_is_right_whichever_shared_chunk_was_damaged(
+    bench: Bench, tmp_path: Path, index: int
+) -> None:
+    short = bench.deposit(words(3 * BLOCK + 2))
+    damage(bench, short, min(index, len(short.leaves().leaves) - 3))
+    long = bench.deposit(words(6 * BLOCK))
+    with Store.open(tmp_path / "other") as store:
+        clean = Bench(bench.engine, store, bench.key, tmp_path / "other").deposit(words(6 * BLOCK))
+        assert clean.artifact == long.artifact
+    assert bench.graft([*words(6 * BLOCK), 5]).report.tokens_grafted == 6 * BLOCK
 
 
 def test_blocks_of_a_signer_who_is_not_this_node_are_not_vouched_for(bench: Bench) -> None:

@@ -29,6 +29,7 @@ class ChunkDirectory:
 
     path: Path
     leaves: list[Leaf] = field(default_factory=list)
+    doubted: list[Digest] = field(default_factory=list)
 
     def append(self, data: memoryview) -> Leaf:
         leaf = Leaf(Digest(hashlib.sha256(data).digest()), data.nbytes)
@@ -38,6 +39,10 @@ class ChunkDirectory:
 
     def open_chunk(self, digest: Digest) -> int:
         return os.open(self.path / digest.hex, os.O_RDONLY)
+
+    def doubt_chunk(self, digest: Digest) -> bool:
+        self.doubted.append(digest)
+        return True
 
     def file(self, index: int) -> Path:
         return self.path / self.leaves[index].digest.hex

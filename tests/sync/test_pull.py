@@ -11,9 +11,10 @@ import pytest
 
 from kvsync.errors import NotFoundError, PolicyError, UsageError
 from kvsync.keys import Peer
+from kvsync.pack import ArtifactReader
 from kvsync.store import StoreLimits
 from kvsync_protocol.digest import sha256
-from kvsync_protocol.errors import CodedError, MalformedError, MismatchError, TrustError
+from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, MismatchError, TrustError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
@@ -77,6 +78,26 @@ async def test_a_second_pull_moves_nothing_and_adds_signatures(
         report = await getter.pull(provider, artifact.id)
     assert (report.chunks_moved, report.bytes_here) == (0, report.bytes_total)
     assert len(getter.store.artifact(artifact.id).envelope.signatures) == 2
+
+
+async def test_a_chunk_that_a_reader_found_damaged_is_fetched_again_and_no_other(
+    provider: Node, getter: Node, make_artifact: Make
+) -> None:
+    artifact = make_artifact(tokens=40)
+    provider.keep(artifact)
+    getter.keep(artifact)
+    stored = getter.store.artifact(artifact.id)
+    digest = stored.leaves().leaves[1].digest
+    path = getter.home.store_dir / "chunks" / digest.hex[:2] / digest.hex
+    path.write_bytes(bytes(path.stat().st_size))
+    reader = ArtifactReader(getter.store, artifact.id, stored.manifest.layout, stored.leaves())
+    with pytest.raises(IntegrityError):
+        reader.verify()
+    async with provider.serving():
+        report = await getter.pull(provider, artifact.id)
+    assert report.chunks_moved == 1
+    assert reader.verify().chunks == len(artifact.chunks)
+    assert getter.store.fsck().clean
 
 
 async def test_chunks_shared_with_another_artifact_are_not_moved(
