@@ -24,6 +24,7 @@ GROUPS: Final = (
     "graft",
     "upkeep",
     "fingerprint",
+    "invite",
     "trust",
     "peer",
     "keys",

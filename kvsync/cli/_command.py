@@ -22,7 +22,7 @@ from kvsync.errors import UsageError
 from kvsync.files import make_private_dir
 
 if TYPE_CHECKING:
-    from kvsync.keys import NodeKeys, PeerBook, TrustList
+    from kvsync.keys import KeyRing, NodeKeys, PeerBook, TrustList
     from kvsync.progress import Progress
     from kvsync.store import Store
 
@@ -64,7 +64,13 @@ class Run:
     def keys(self) -> NodeKeys:
         from kvsync.keys import NodeKeys
 
-        return NodeKeys.load(self.node())
+        return NodeKeys.load(self.node(), self.terminal.ask_passphrase if self.terminal.has_person else None)
+
+    def key_ring(self) -> KeyRing:
+        """Every key this node has or had."""
+        from kvsync.keys import KeyRing
+
+        return KeyRing(self.node(), self.terminal.ask_passphrase if self.terminal.has_person else None)
 
     def trust(self) -> TrustList:
         from kvsync.keys import TrustList

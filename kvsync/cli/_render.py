@@ -131,6 +131,20 @@ class Terminal:
                 self._err.write(f"{self._styled('hint:', _DIM, self._err)} {printable(str(found['hint']))}\n")
         return status
 
+    @property
+    def has_person(self) -> bool:
+        """True when somebody can be asked."""
+        return is_terminal(self._err) and is_terminal(sys.stdin)
+
+    def ask_passphrase(self, prompt: str = "passphrase: ") -> str:
+        """Read without showing it. Raises KeyboardInterrupt at the end of input."""
+        import getpass
+
+        try:
+            return getpass.getpass(prompt, self._err)
+        except EOFError as error:
+            raise KeyboardInterrupt from error
+
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Bars on stderr where a person sits there, silence elsewhere."""

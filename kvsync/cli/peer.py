@@ -27,7 +27,15 @@ def add(
     ] = None,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", metavar="ROLE", help="What it may do here: get (the default), push; may be repeated."),
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="What it may do here: get (the default), push, compute, audit; may be repeated.",
+        ),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--names", metavar="PATTERN", help="Names whose artifacts it may see: team/*; default all."),
     ] = None,
 ) -> Outcome:
     """Know a peer, or change what is known.
@@ -37,7 +45,8 @@ def add(
     from kvsync.keys import Peer
     from kvsync_protocol.signing import PublicKey
 
-    peer = Peer(name, PublicKey.parse(key), tuple(address or ()), tuple(dict.fromkeys(role or ["get"])))
+    roles, patterns = tuple(dict.fromkeys(role or ["get"])), tuple(dict.fromkeys(names or ()))
+    peer = Peer(name, PublicKey.parse(key), tuple(address or ()), roles, patterns)
     run.peers().add(peer)
     return Outcome(_as_json(peer), [f"{name} is known"])
 
@@ -45,8 +54,9 @@ def add(
 def ls(run: Run) -> Outcome:
     """List known peers."""
     peers = run.peers().peers()
-    rows = [(p.name, p.key, ",".join(p.roles) or "-", " ".join(p.addresses) or "-") for p in peers]
-    return Outcome({"peers": [_as_json(p) for p in peers]}, [Table(("NAME", "KEY", "ROLES", "ADDRESSES"), rows)])
+    rows = [(p.name, p.key, _state(p), " ".join(p.names) or "*", " ".join(p.addresses) or "-") for p in peers]
+    view = Table(("NAME", "KEY", "ROLES", "SEES", "ADDRESSES"), rows)
+    return Outcome({"peers": [_as_json(p) for p in peers]}, [view])
 
 
 def rm(run: Run, peer: Annotated[str, typer.Argument(help="Name or key.")]) -> Outcome:
@@ -55,5 +65,16 @@ def rm(run: Run, peer: Annotated[str, typer.Argument(help="Name or key.")]) -> O
     return Outcome(_as_json(removed), [f"{removed.name} is forgotten"])
 
 
+def _state(peer: Peer) -> str:
+    return (",".join(peer.roles) or "-") if peer.keys else "revoked"
+
+
 def _as_json(peer: Peer) -> dict[str, object]:
-    return {"name": peer.name, "key": str(peer.key), "addresses": list(peer.addresses), "roles": list(peer.roles)}
+    return {
+        "name": peer.name,
+        "key": str(peer.key),
+        "addresses": list(peer.addresses),
+        "roles": list(peer.roles),
+        "names": list(peer.names),
+        "counting": [str(key) for key in peer.keys],
+    }

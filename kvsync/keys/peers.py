@@ -13,15 +13,17 @@ from kvsync.keys.lists import load_list, save_list
 from kvsync.keys.patterns import MAX_PATTERNS, check_patterns, covers
 from kvsync.keys.standing import standing
 from kvsync_protocol import strictjson
+from kvsync_protocol.join import ANCHOR_SEED
 from kvsync_protocol.limits import MAX_ROLES
 from kvsync_protocol.ref import check_name
-from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.signing import PublicKey, SigningKey
 from kvsync_protocol.successor import PEER
 
 ROLES: Final = ("get", "push", "compute", "audit")
 """What a peer may do here: fetch artifacts, send some, ask for computations, leave attestations."""
 MAX_ADDRESSES: Final = 16
 MAX_ADDRESS_CHARS: Final = 300
+_EVERYBODY: Final = SigningKey(ANCHOR_SEED).public
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Peer:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.key == _EVERYBODY:
+            raise UsageError("peer.key", "everybody holds the private half of this key")
         check_roles(self.roles)
         check_patterns(self.names)
         if len(self.addresses) > MAX_ADDRESSES:
@@ -128,11 +132,15 @@ class PeerBook:
 
     def add_locked(self, peer: Peer) -> None:
         """`add` for a caller that holds the home's lock already."""
+        self._save([*self.check_free(peer), peer])
+
+    def check_free(self, peer: Peer) -> list[Peer]:
+        """The other peers, none of whom has this one's name or key. Raises UsageError `peer.exists`."""
         now = standing(self._home)
         kept = [p for p in self._listed() if p.name != peer.name or peer.key not in now.chain(PEER, p.key)]
         if any(p.name == peer.name or peer.key in now.chain(PEER, p.key) for p in kept):
             raise UsageError("peer.exists", f"{peer.name!r} or its key is another peer's", hint="kvsync peer ls")
-        self._save([*kept, peer])
+        return kept
 
     def remove(self, name_or_key: str) -> Peer:
         """Raises NotFoundError `peer.unknown`."""

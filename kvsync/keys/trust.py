@@ -78,12 +78,21 @@ class TrustList:
         Raises:
             UsageError: `trust.exists` when name or key is taken by another, `trust.full`, `names.pattern`.
         """
-        signer = Signer(check_name(name), key, check_patterns(names), authority)
         with exclusive(self.home.lock_file):
-            kept = [s for s in self.signers() if (s.name, s.key) != (name, key)]
-            if any(s.name == name or s.key == key for s in kept):
-                raise UsageError("trust.exists", f"{name!r} or its key is already trusted", hint="kvsync trust ls")
-            save_signers(self.home.trust_file, [*kept, signer])
+            self.add_locked(name, key, names=names, authority=authority)
+
+    def add_locked(self, name: str, key: PublicKey, *, names: Collection[str] = (), authority: bool = False) -> None:
+        """`add` for a caller that holds the home's lock already."""
+        signer = Signer(check_name(name), key, check_patterns(names), authority)
+        kept = self.check_free(name, key)
+        save_signers(self.home.trust_file, [*kept, signer])
+
+    def check_free(self, name: str, key: PublicKey) -> list[Signer]:
+        """The other signers, none of whom has this name or key. Raises UsageError `trust.exists`."""
+        kept = [s for s in self.signers() if (s.name, s.key) != (name, key)]
+        if any(s.name == name or s.key == key for s in kept):
+            raise UsageError("trust.exists", f"{name!r} or its key is already trusted", hint="kvsync trust ls")
+        return kept
 
     def remove(self, name_or_key: str) -> Signer:
         """Raises NotFoundError `trust.unknown`."""

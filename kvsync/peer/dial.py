@@ -31,9 +31,11 @@ async def first_to_answer(
     attempt: Callable[[str], Awaitable[T]],
     *,
     failing: tuple[type[CodedError], ...],
+    discard: Callable[[T], object] = lambda _: None,
     stagger_s: float = STAGGER_S,
 ) -> tuple[str, T]:
-    """The first address whose attempt succeeds, and what it gave. The others are cancelled.
+    """The first address whose attempt succeeds, and what it gave. The others are cancelled; what one
+    of them has given all the same goes to `discard`.
 
     Raises:
         NobodyAnsweredError: every attempt ended in one of `failing`. Any other error ends all attempts and is raised.
@@ -59,4 +61,6 @@ async def first_to_answer(
     finally:
         for task in under_way:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        for late in await asyncio.gather(*under_way, return_exceptions=True):
+            if not isinstance(late, BaseException):
+                discard(late)

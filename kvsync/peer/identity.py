@@ -22,10 +22,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
+from kvsync_protocol import join
 from kvsync_protocol.errors import TrustError
 from kvsync_protocol.signing import PublicKey, SigningKey
 
 NODE_NAME: Final = "kvsync node"
+JOIN_NAME: Final = "kvsync join"
 _FROM: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 _DER: Final = serialization.Encoding.DER
@@ -39,9 +41,8 @@ class NodeIdentity:
         self.public = key.public
         private = Ed25519PrivateKey.from_private_bytes(key.seed)
         leaf = _certificate(NODE_NAME, _issuer(key.public), key.public, private, authority=False)
-        self._chain = private.private_bytes(
-            _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ) + leaf.public_bytes(_PEM)
+        self._secret = private.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        self._chain = self._secret + leaf.public_bytes(_PEM)
 
     def server_context(self, pins: Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
         """A context that completes handshakes with holders of the pinned keys only."""
@@ -53,7 +54,23 @@ class NodeIdentity:
         """A context whose handshake proves that the other side holds the pin, or one of them."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), protocol)
 
-    def _context(self, side: int, pins: Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
+    def join_server_context(self) -> ssl.SSLContext:
+        """A context in which any key may come, and proves itself: for the join lane alone (SPEC 8.4)."""
+        context = self._context(ssl.PROTOCOL_TLS_SERVER, (), join.ALPN)
+        context.load_verify_locations(cadata=_join_anchor())
+        context.num_tickets = 0
+        return context
+
+    def join_client_context(self, pin: PublicKey) -> ssl.SSLContext:
+        """A context that shows this node's key to a server which does not know it yet, and which must hold `pin`."""
+        leaf = _certificate(
+            NODE_NAME, JOIN_NAME, self.public, Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED), authority=False
+        )
+        return self._context(ssl.PROTOCOL_TLS_CLIENT, [pin], join.ALPN, self._secret + leaf.public_bytes(_PEM))
+
+    def _context(
+        self, side: int, pins: Iterable[PublicKey], protocol: str, chain: bytes | None = None
+    ) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
         context.check_hostname = False  # names and addresses prove nothing here
         context.verify_mode = ssl.CERT_REQUIRED
@@ -63,7 +80,7 @@ class NodeIdentity:
             context.load_verify_locations(cadata=anchor(pin))
         secret = os.memfd_create("kvsync-identity", os.MFD_CLOEXEC)
         try:
-            os.write(secret, self._chain)
+            os.write(secret, self._chain if chain is None else chain)
             context.load_cert_chain(f"/proc/self/fd/{secret}")
         finally:
             os.close(secret)
@@ -75,6 +92,13 @@ def anchor(pin: PublicKey) -> bytes:
     """A trust anchor for one pinned key, DER. Kept: anyone can make one, so there is no secret in it."""
     name = _issuer(pin)
     return _certificate(name, name, pin, Ed25519PrivateKey.generate(), authority=True).public_bytes(_DER)
+
+
+@lru_cache(maxsize=1)
+def _join_anchor() -> bytes:
+    signer = Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED)
+    key = SigningKey(join.ANCHOR_SEED).public
+    return _certificate(JOIN_NAME, JOIN_NAME, key, signer, authority=True).public_bytes(_DER)
 
 
 def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:

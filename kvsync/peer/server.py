@@ -1,7 +1,8 @@
 """`PeerServer`: everything a node offers to other nodes, behind one port.
 
     accept ─► ALPN ─┬─ http/1.1      ─► event loop, aiohttp: control lane
-                    └─ kvsync-bulk/1 ─► a thread: bulk lane
+                    ├─ kvsync-bulk/1 ─► a thread: bulk lane
+                    └─ kvsync-join/1 ─► a thread: join lane, while a ticket is out
 
 Starts and stops; the daemon embeds it, tests run it alone. What a request means stands in the lanes.
 """
@@ -25,12 +26,15 @@ from kvsync.peer.bulk_server import BulkLane
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.control import ControlLane
 from kvsync.peer.control_connection import ControlConnection
+from kvsync.peer.introduction import introduce
+from kvsync.peer.join_server import JoinLane
 from kvsync.peer.listener import HANDSHAKE_S, Listener
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
 from kvsync.store import Store
-from kvsync_protocol import bulk
+from kvsync_protocol import bulk, join
 from kvsync_protocol.errors import CodedError
+from kvsync_protocol.join import Introduction
 from kvsync_protocol.routes import CONTROL_ALPN
 
 TICK_S: Final = 0.25
@@ -49,6 +53,7 @@ class PeerServer:
 
     def __init__(self, store: Store, keys: NodeKeys, home: Home, trust: TrustList, settings: Settings) -> None:
         self._settings = settings
+        self._keys = keys
         self._table = ConnectionTable(settings.max_connections)
         self._offers = Offers()
         self._roster = Roster(keys)
@@ -66,6 +71,7 @@ class PeerServer:
             executor=self._executor,
             caller=self._caller,
         )
+        self._join = JoinLane(keys, self._roster, trust, self._table, settings, partial(self._introduce, store))
         self.bulk = self.bulk_type(store, self._offers, self._roster, access, self._table, settings)
         self._runner = web.AppRunner(
             self.control.application(),
@@ -91,7 +97,11 @@ class PeerServer:
         listener = Listener(
             self._settings.listen_host,
             self._settings.listen_port,
-            {CONTROL_ALPN.encode(): partial(self._hand_over, loop), bulk.ALPN.encode(): self.bulk},
+            {
+                CONTROL_ALPN.encode(): partial(self._hand_over, loop),
+                bulk.ALPN.encode(): self.bulk,
+                join.ALPN.encode(): self._join,
+            },
             admit=self._table.admit,
             release=self._table.release,
             handshake_s=min(HANDSHAKE_S, self._settings.stall_timeout_s),
@@ -170,6 +180,10 @@ class PeerServer:
                 await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
             except CodedError as error:
                 log.error("a stale push could not be left cleanly: %s", error)
+
+    def _introduce(self, store: Store) -> Introduction:
+        port = self._listener.address[1] if self._listener is not None else None
+        return introduce(store, self._keys, self._settings, port=port)
 
     def _caller(self, request: web.Request) -> Connection:
         """Raises ConnectionResetError when it has just ended."""

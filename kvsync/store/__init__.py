@@ -9,6 +9,7 @@ from kvsync.store.fsck import Finding, FsckReport, RepairSource
 from kvsync.store.garbage import GcReport
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.refs import StoredRef
+from kvsync.store.resign import resign
 from kvsync.store.store import Store
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "StoredDivergence",
     "StoredRef",
     "Usage",
+    "resign",
 ]

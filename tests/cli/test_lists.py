@@ -25,9 +25,10 @@ def test_private_keys_are_never_shown(kvsync, home):
 
 
 def test_a_signer_is_trusted_listed_and_removed(kvsync, home):
-    assert kvsync("trust", "add", "alice", KEY, "--json").json == {"name": "alice", "key": KEY}
+    said = {"name": "alice", "key": KEY, "names": [], "authority": False}
+    assert kvsync("trust", "add", "alice", KEY, "--json").json == said
     listed = kvsync("trust", "ls", "--json").json
-    assert listed["signers"] == [{"name": "alice", "key": KEY}]
+    assert listed["signers"] == [{**said, "counting": [KEY]}]
     assert listed["own"] == kvsync("keys", "show", "--json").json["signer"]["key"]
     assert "alice" in kvsync("trust", "ls").out
     assert kvsync("trust", "rm", KEY).out == "alice is no longer trusted\n"
@@ -37,7 +38,14 @@ def test_a_signer_is_trusted_listed_and_removed(kvsync, home):
 def test_a_peer_is_known_changed_and_forgotten(kvsync, home):
     kvsync("peer", "add", "site-b", KEY, "--address", "127.0.0.1:7410", "--address", "[::1]:7410")
     assert kvsync("peer", "ls", "--json").json["peers"] == [
-        {"name": "site-b", "key": KEY, "addresses": ["127.0.0.1:7410", "[::1]:7410"], "roles": ["get"]}
+        {
+            "name": "site-b",
+            "key": KEY,
+            "addresses": ["127.0.0.1:7410", "[::1]:7410"],
+            "roles": ["get"],
+            "names": [],
+            "counting": [KEY],
+        }
     ]
     kvsync("peer", "add", "site-b", KEY, "--role", "push", "--role", "get", "--role", "push")
     assert kvsync("peer", "ls", "--json").json["peers"][0]["roles"] == ["push", "get"]
