@@ -33,7 +33,8 @@ def run_canary(engine: Engine, vocab: int) -> Digest:
 
     def sink(block: int, tensors: Mapping[tuple[int, str], memoryview]) -> None:
         for (layer, part), data in sorted(tensors.items()):
-            state.update(struct.pack(">II5sQ", block, layer, part.encode(), data.nbytes))
+            name = part.encode().ljust(5, b"\0")
+            state.update(struct.pack(f">II{len(name)}sQ", block, layer, name, data.nbytes))
             state.update(data)
 
     context = engine.new_context()

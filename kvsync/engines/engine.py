@@ -2,8 +2,9 @@
 
 Torch-free. An engine computes under the canonical schedule, hands out every block's state while it computes,
 and puts verified state back, so that what follows is the same calls on the same inputs as a fresh run's.
-Its canonical form of state is `[kv_heads, tokens, dim]` per layer, "key" and "value"; an engine whose own
-memory looks different converts at this border.
+Its canonical form of state is `[kv_heads, tokens, dim]` per layer, "key" and "value", and for recurrent layers their
+named states at a block's end; an engine whose own memory looks different converts at this border. Layers are
+numbered as in the artifact (SPEC 3.2).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from kvsync.pack import ArtifactReader
 from kvsync.progress import Progress, silent
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.fingerprint import Fingerprints
-from kvsync_protocol.layout import DType, Group, Layout
+from kvsync_protocol.layout import AnyGroup, DType, Layout
 from kvsync_protocol.schedule import Schedule
 
 
 class BlockSink(Protocol):
     """Receives each block once, in order: `(layer, "key" | "value") -> [kv_heads, tokens, dim]` as bytes.
 
+    States of recurrent layers, `(layer, name)`, come with every block, as they were at its end.
     A block comes as soon as its last token is computed; the last one may be partial. The bytes belong to the
     receiver: the engine never writes to them again.
     """
@@ -99,7 +101,7 @@ class Engine(Protocol):
         """The cuts at multiples of block_tokens, no boundaries."""
 
     @property
-    def groups(self) -> tuple[Group, ...]: ...
+    def groups(self) -> tuple[AnyGroup, ...]: ...
     @property
     def dtype(self) -> DType:
         """Of weights, arithmetic and KV state."""

@@ -9,6 +9,7 @@ MiB: Final = 1024 * KiB
 GiB: Final = 1024 * MiB
 
 BLOCK_TOKENS: Final = 256
+SNAPSHOT_BLOCKS: Final = 4
 MAX_BLOCK_TOKENS: Final = 4096
 MAX_CHUNK_BYTES: Final = 4 * MiB
 

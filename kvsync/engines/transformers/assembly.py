@@ -28,6 +28,7 @@ def assemble(
     attention: str,
     dtype: DType,
     block_tokens: int,
+    snapshot_blocks: int,
     *,
     remember: bool,
 ) -> TransformersEngine:
@@ -44,7 +45,7 @@ def assemble(
     model.eval()
     forward = Forward(model, determinism.device)
     schedule = Schedule(block_tokens)
-    shape = probe(forward, model.config)
+    shape = probe(forward, model.config, snapshot_blocks)
     template = template_digest(tokenizer)
     loaded = LoadedModel(
         forward=forward,
@@ -69,5 +70,7 @@ def assemble(
         template=template,
         block_tokens=block_tokens,
     )
-    numerics = numerics_fields(determinism=determinism, attention=attention, dtype=dtype, schedule=schedule)
+    numerics = numerics_fields(
+        determinism=determinism, attention=attention, dtype=dtype, schedule=schedule, groups=shape.groups
+    )
     return TransformersEngine(loaded, schedule, compatible, numerics, remember=remember)

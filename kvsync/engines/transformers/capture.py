@@ -3,8 +3,9 @@
     call      0 ─── 256 ─── 512 ─ 600 ─── 768           block 2 arrives in two calls
     blocks    |  0   |   1   |      2      |  …
 
-States are recorded at the door of the cache (after RoPE, before any window drops them), so it does not
-matter how much a layer keeps. Only one block is held at a time.
+Keys and values are recorded at the door of the cache (after RoPE, before any window drops them), so it does not
+matter how much a layer keeps. The states of recurrent layers are copied from the cache at each block's end. Only
+one block is held at a time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 from kvsync.engines.engine import BlockSink
+from kvsync.engines.transformers import recurrent
 from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
+from kvsync.engines.transformers.slots import Slot, attention_slots, state_slots
 from kvsync.errors import EngineError
-from kvsync_protocol.layout import Group
 
 Record = Callable[[int, torch.Tensor, torch.Tensor], None]
 
@@ -44,31 +46,31 @@ class BlockAssembler:
     """Collects the states of consecutive calls and hands on each block when its last token is there.
 
     Args:
-        groups: the layout of the layers.
+        slots: what the layers of `cache` keep.
         start: tokens in `cache` already; when that is inside a block, the block's beginning is taken from there.
         sink: receives the blocks.
     """
 
     def __init__(
-        self, groups: Sequence[Group], block_tokens: int, start: int, cache: DynamicCache, sink: BlockSink
+        self, slots: Sequence[Slot], block_tokens: int, start: int, cache: DynamicCache, sink: BlockSink
     ) -> None:
-        self._dims = {
-            (layer, part): (group.kv_heads, dim, TO_TORCH[group.dtype])
-            for group in groups
-            for layer in group.layers
-            for part, dim in (("key", group.key_dim), ("value", group.value_dim))
-        }
+        self._attention = {slot.layer: (number, slot) for number, slot in attention_slots(slots)}
+        self._states = list(state_slots(slots))
+        self._cache = cache
         self._block_tokens = block_tokens
         self._position = start
         self._sink = sink
-        self._parts: dict[tuple[int, str], list[torch.Tensor]] = {slot: [] for slot in self._dims}
+        self._parts: dict[tuple[int, str], list[torch.Tensor]] = {
+            (number, part): [] for number, slot in self._attention.values() for part, _ in slot.parts()
+        }
         self._recorded: set[int] = set()
         self._held = start % block_tokens
         if self._held:
-            self._take_beginning(cache)
+            self._take_beginning()
 
-    def _take_beginning(self, cache: DynamicCache) -> None:
-        for index, layer in enumerate(cache.layers):
+    def _take_beginning(self) -> None:
+        for index, (number, _) in self._attention.items():
+            layer = self._cache.layers[index]
             for part, tensor in (("key", layer.keys), ("value", layer.values)):
                 if tensor is None or tensor.shape[-2] < self._held:
                     raise EngineError(
@@ -77,15 +79,18 @@ class BlockAssembler:
                         hint="start at a multiple of block_tokens",
                         layer=index,
                     )
-                self._parts[index, part].append(tensor[0, :, tensor.shape[-2] - self._held :].clone())
+                self._parts[number, part].append(tensor[0, :, tensor.shape[-2] - self._held :].clone())
 
     def record(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """One layer's new states of the running call, each `[1, kv_heads, tokens, dim]`."""
-        if layer in self._recorded:
-            raise EngineError("engine.capture", f"layer {layer} was updated twice in one call", layer=layer)
+        if layer in self._recorded or layer not in self._attention:
+            raise EngineError(
+                "engine.capture", f"layer {layer} was updated twice in one call, or keeps nothing", layer=layer
+            )
         self._recorded.add(layer)
+        number, _ = self._attention[layer]
         for part, tensor in (("key", key), ("value", value)):
-            self._parts[layer, part].append(tensor[0])
+            self._parts[number, part].append(tensor[0])
 
     def advance(self, stop: int, *, final: bool) -> None:
         """The call that computed tokens up to `stop` has ended; `final` flushes a partial block.
@@ -94,20 +99,25 @@ class BlockAssembler:
             EngineError: `engine.capture` when a layer did not hand over exactly the tokens of the call.
         """
         new = stop - self._position
-        for (layer, part), parts in self._parts.items():
-            heads, dim, dtype = self._dims[layer, part]
-            last = parts[-1] if layer in self._recorded else None
-            if last is None or tuple(last.shape) != (heads, new, dim) or last.dtype != dtype:
+        for layer, (number, slot) in self._attention.items():
+            for part, dim in slot.parts():
+                last = self._parts[number, part][-1] if layer in self._recorded else None
                 shape = None if last is None else tuple(last.shape)
-                raise EngineError("engine.capture", f"layer {layer} gave a {part} of {shape} for {new} tokens")
+                if last is None or shape != (slot.kv_heads, new, dim) or last.dtype != TO_TORCH[slot.dtype]:
+                    raise EngineError("engine.capture", f"layer {layer} gave a {part} of {shape} for {new} tokens")
         self._recorded.clear()
         self._position = stop
         if stop % self._block_tokens == 0 or final:
             block = (stop - 1) // self._block_tokens
-            tensors = _to_host({slot: _joined(parts) for slot, parts in self._parts.items()})
+            tensors = {place: _joined(parts) for place, parts in self._parts.items()}
+            for number, states in self._states:
+                found = recurrent.snapshot(self._cache.layers[states.layer], states)
+                tensors.update({(number, part): tensor for part, tensor in found.items()})
+            host = _to_host(tensors)
+            del tensors
             for parts in self._parts.values():
                 parts.clear()
-            self._sink(block, {slot: as_bytes(tensor) for slot, tensor in tensors.items()})
+            self._sink(block, {place: as_bytes(tensor) for place, tensor in host.items()})
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvsync.errors import EngineError, StoreError
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
-from kvsync_protocol.layout import Group
+from kvsync_protocol.layout import AnyGroup, DType, StateGroup
 from kvsync_protocol.limits import MAX_FIELD_BYTES
 from kvsync_protocol.manifest import FORMAT
 
@@ -40,7 +40,7 @@ def compatibility(
     *,
     config: Any,
     model_class: str,
-    groups: tuple[Group, ...],
+    groups: tuple[AnyGroup, ...],
     weights: Digest,
     tokenizer: Digest | None,
     template: Digest | None,
@@ -53,7 +53,7 @@ def compatibility(
         "chat_template": "none" if template is None else str(template),
         "config": str(config_digest(config)),
         "format": str(FORMAT),
-        "kv_dtype": ",".join(sorted({group.dtype.value for group in groups})),
+        "kv_dtype": ",".join(sorted({dtype.value for group in groups for dtype in _dtypes(group)})),
         "layers": _bounded(layer_text(groups)),
         "layout": LAYOUT_NAME,
         "model_class": model_class,
@@ -71,15 +71,22 @@ def config_digest(config: Any) -> Digest:
     return sha256(_plain(entries).encode())
 
 
-def layer_text(groups: tuple[Group, ...]) -> str:
+def layer_text(groups: tuple[AnyGroup, ...]) -> str:
     """Kinds in layer order, runs shortened: `5*sliding(512),full`."""
-    kinds = {
-        layer: group.kind.value + (f"({group.window})" if group.window else "")
-        for group in groups
-        for layer in group.layers
-    }
+    kinds = {layer: group.kind.value + _qualified(group) for group in groups for layer in group.layers}
     runs = [(kind, len(list(run))) for kind, run in groupby(kinds[layer] for layer in sorted(kinds))]
     return ",".join(kind if count == 1 else f"{count}*{kind}" for kind, count in runs)
+
+
+def _qualified(group: AnyGroup) -> str:
+    if isinstance(group, StateGroup):
+        parts = " ".join(f"{part.name}:{part.dtype.value}" for part in group.parts)
+        return f"({parts}, every {group.every} blocks)"
+    return f"({group.window})" if group.window else ""
+
+
+def _dtypes(group: AnyGroup) -> tuple[DType, ...]:
+    return tuple(part.dtype for part in group.parts) if isinstance(group, StateGroup) else (group.dtype,)
 
 
 def tokenizer_digest(tokenizer: Any, model_dir: Path | None) -> Digest | None:

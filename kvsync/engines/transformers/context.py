@@ -49,7 +49,8 @@ class TransformersContext:
         Raises:
             EngineError: `engine.context`.
         """
-        lengths = {layer.get_seq_length() for layer in self._cache.layers}
+        counting = (layer for layer in self._cache.layers if hasattr(layer, "get_seq_length"))
+        lengths = {layer.get_seq_length() for layer in counting}
         if lengths != {self.position}:
             raise EngineError(
                 "engine.context",

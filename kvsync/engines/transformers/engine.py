@@ -13,6 +13,7 @@ import torch
 
 from kvsync.engines.canary import cached_canary, run_canary
 from kvsync.engines.engine import BlockSink, Context, Logits
+from kvsync.engines.transformers import recurrent
 from kvsync.engines.transformers.capture import BlockAssembler, CapturingCache
 from kvsync.engines.transformers.context import TransformersContext
 from kvsync.engines.transformers.determinism import Determinism
@@ -30,7 +31,7 @@ from kvsync.progress import Progress, silent
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.errors import MismatchError
 from kvsync_protocol.fingerprint import CANARY_FIELD, Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.layout import DType, Group, Layout
+from kvsync_protocol.layout import AnyGroup, DType, Layout
 from kvsync_protocol.schedule import Schedule
 
 NAME: Final = "transformers"
@@ -77,7 +78,7 @@ class TransformersEngine:
         self._lock = threading.RLock()
         self.name = NAME
         self.schedule = schedule
-        self.groups: tuple[Group, ...] = loaded.shape.groups
+        self.groups: tuple[AnyGroup, ...] = loaded.shape.groups
         self.dtype = loaded.dtype
         self.vocab = loaded.shape.vocab
         self.max_tokens = loaded.max_tokens
@@ -138,7 +139,8 @@ class TransformersEngine:
             assembler = None
             target = cache
             if sink is not None:
-                assembler = BlockAssembler(self.groups, schedule.block_tokens, start, cache, sink)
+                slots = self._loaded.shape.slots
+                assembler = BlockAssembler(slots, schedule.block_tokens, start, cache, sink)
                 target = CapturingCache(cache, assembler.record)
             last = torch.empty(0, device="cpu")
             for begin, end in schedule.segments(start, stop):
@@ -178,7 +180,7 @@ class TransformersEngine:
         self._check_length(position)
         with self._lock, self._loaded.determinism.running():
             self._loaded.watch.check()
-            cache = restore_cache(self._loaded.config, self.groups, reader, position, self._forward.device)
+            cache = restore_cache(self._loaded.config, self._loaded.shape, reader, position, self._forward.device)
             return TransformersContext(self, cache, position, self._forward.device)
 
     def logits(self, reader: ArtifactReader) -> Logits:
@@ -192,7 +194,8 @@ class TransformersEngine:
             cache = self._own(context).cache
             state = hashlib.sha256(f"kvsync/state/1 {context.position}".encode())
             for layer in cache.layers:
-                for tensor in (layer.keys, layer.values):
+                keys = getattr(layer, "keys", None), getattr(layer, "values", None)
+                for tensor in (*keys, *(tensor for _, tensor in recurrent.parts_of(layer))):
                     if tensor is not None:
                         state.update(as_bytes(tensor.detach().cpu().contiguous()))
             return Digest(state.digest())

@@ -1,4 +1,4 @@
-"""Which cache layers are understood completely, how they form groups, and what a finished one looks like.
+"""Which classes of cache layers are understood completely, and a cache made of nothing else.
 
 A layer class is known by identity, never by ancestry: a subclass may hold state that its parent does not.
 Everything else is refused by name before anything is computed.
@@ -6,44 +6,65 @@ Everything else is refused by name before anything is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from kvsync.engines.transformers.roomy import RoomyLayer
 from kvsync.errors import EngineError
-from kvsync_protocol.layout import DType, Group, LayerKind
+from kvsync_protocol.layout import LayerKind
 
-KINDS: Final[dict[type, LayerKind]] = {
-    RoomyLayer: LayerKind.FULL,
-    DynamicSlidingWindowLayer: LayerKind.SLIDING,
-}
-_COMMON_STATE: Final = frozenset({"keys", "values", "is_initialized", "device", "dtype"})
-_STATE: Final[dict[LayerKind, frozenset[str]]] = {
-    LayerKind.FULL: _COMMON_STATE | {"_room", "_views"},
-    LayerKind.SLIDING: _COMMON_STATE
-    | {"sliding_window", "cumulative_length", "_sliding_window_tensor", "record_past"},
-}
+_KEYS: Final = frozenset({"keys", "values", "is_initialized", "device", "dtype"})
+_WINDOW: Final = frozenset({"sliding_window", "cumulative_length", "_sliding_window_tensor", "record_past"})
+_STATES: Final = frozenset(
+    {
+        "number_of_states",
+        "conv_states",
+        "recurrent_states",
+        "is_conv_states_initialized",
+        "is_recurrent_states_initialized",
+        "has_previous_state",
+        "conv_kernel_size",
+        "device",
+        "dtype",
+        "record_past",
+    }
+)
 _CACHE_STATE: Final = frozenset({"layers", "layer_class_to_replicate", "offloading", "only_non_sliding"})
 
 
 @dataclass(frozen=True, slots=True)
-class LayerShape:
-    """What one layer keeps per token; measured, not read from a config."""
+class Known:
+    """What layers of one class keep: keys and values of this kind, or none; states of fixed size, or none."""
 
-    kind: LayerKind
-    window: int | None
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    dtype: DType
+    attention: LayerKind | None
+    recurrent: bool
+    holds: frozenset[str]
+    """Every attribute that one may have."""
+
+
+KNOWN: Final[dict[type, Known]] = {
+    RoomyLayer: Known(LayerKind.FULL, False, _KEYS | {"_room", "_views"}),
+    DynamicSlidingWindowLayer: Known(LayerKind.SLIDING, False, _KEYS | _WINDOW),
+    LinearAttentionLayer: Known(None, True, _STATES),
+    LinearAttentionAndFullAttentionLayer: Known(LayerKind.FULL, True, _KEYS | _STATES),
+    LinearAttentionAndSlidingWindowAttentionLayer: Known(LayerKind.SLIDING, True, _KEYS | _WINDOW | _STATES),
+    # Stands for a layer without attention, or one that reads another's keys in the same call.
+    DummyLayer: Known(None, False, frozenset({"keys", "values", "is_initialized"})),
+}
 
 
 def new_cache(config: Any) -> DynamicCache:
-    """An empty cache for a model, every layer of a kind understood here.
+    """An empty cache for a model, every layer of a class known here.
 
     Raises:
         EngineError: `engine.unsupported_layer` with the class's name.
@@ -58,23 +79,23 @@ def new_cache(config: Any) -> DynamicCache:
         raise EngineError("engine.unsupported_layer", "the model has no layers with a cache", layer_class="none")
     cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     for index, layer in enumerate(cache.layers):
-        layer_kind(layer, index)
+        known(layer, index)
     return cache
 
 
-def layer_kind(layer: object, index: int) -> LayerKind:
-    """Raises EngineError `engine.unsupported_layer` unless the layer's class is exactly a known one."""
-    kind = KINDS.get(type(layer))
-    if kind is None:
+def known(layer: object, index: int) -> Known:
+    """Raises EngineError `engine.unsupported_layer` unless the layer's class is exactly one of those above."""
+    found = KNOWN.get(type(layer))
+    if found is None:
         name = type(layer).__name__
         raise EngineError(
             "engine.unsupported_layer",
             f"layer {index} keeps its state in {name}, which is not understood here",
-            hint="only full and sliding-window attention can be grafted exactly",
+            hint="full, sliding-window, chunked and recurrent layers can be grafted exactly",
             layer_class=name,
             layer=index,
         )
-    return kind
+    return found
 
 
 def check_state(cache: DynamicCache) -> None:
@@ -89,7 +110,7 @@ def check_state(cache: DynamicCache) -> None:
             "engine.unsupported_layer", f"the cache also holds {', '.join(extra)}", layer_class=type(cache).__name__
         )
     for index, layer in enumerate(cache.layers):
-        extra = sorted(set(vars(layer)) - _STATE[layer_kind(layer, index)])
+        extra = sorted(set(vars(layer)) - known(layer, index).holds)
         if extra or getattr(layer, "record_past", False):
             raise EngineError(
                 "engine.unsupported_layer",
@@ -99,70 +120,11 @@ def check_state(cache: DynamicCache) -> None:
             )
 
 
-def window_of(layer: object) -> int | None:
-    """Positions a token sees, itself included; None without a limit."""
-    window = getattr(layer, "sliding_window", None)
-    return None if window is None else int(window)
-
-
-def groups_of(shapes: Sequence[LayerShape]) -> tuple[Group, ...]:
-    """Layers of one shape together, in order of their first layer; named by kind, numbered when one is taken."""
-    members: dict[LayerShape, list[int]] = {}
-    for index, shape in enumerate(shapes):
-        members.setdefault(shape, []).append(index)
-    groups: list[Group] = []
-    for shape, layers in members.items():
-        same = sum(group.kind is shape.kind for group in groups)
-        groups.append(
-            Group(
-                name=shape.kind.value + (f"_{same + 1}" if same else ""),
-                kind=shape.kind,
-                layers=tuple(layers),
-                kv_heads=shape.kv_heads,
-                key_dim=shape.key_dim,
-                value_dim=shape.value_dim,
-                dtype=shape.dtype,
-                window=shape.window,
-            )
-        )
-    return tuple(groups)
-
-
-def check_cache(cache: DynamicCache, groups: Iterable[Group], position: int, dtype: torch.dtype) -> None:
-    """Every layer holds exactly `position` tokens as a fresh run's would: class, window, length, shapes.
-
-    Raises:
-        EngineError: `engine.restore`, naming the layer and what is wrong with it.
-    """
-    seen = 0
-    for group in groups:
-        for index in group.layers:
-            wrong = (
-                _wrong_with(cache.layers[index], group, position, dtype)
-                if index < len(cache.layers)
-                else "is missing"
-            )
-            if wrong:
-                raise EngineError("engine.restore", f"layer {index} {wrong}", layer=index)
-            seen += 1
-    if seen != len(cache.layers):
-        raise EngineError("engine.restore", f"the cache has {len(cache.layers)} layers where {seen} are known")
-
-
-def _wrong_with(layer: Any, group: Group, position: int, dtype: torch.dtype) -> str:
-    """What keeps a layer from being a fresh run's at `position`; empty when nothing does."""
-    if KINDS.get(type(layer)) is not group.kind:
-        return f"is a {type(layer).__name__}"
-    if window_of(layer) != group.window:
-        return f"has window {window_of(layer)} where {group.window} is signed"
-    if layer.get_seq_length() != position:
-        return f"counts {layer.get_seq_length()} tokens where it must hold {position}"
-    if position == 0:
-        return ""
-    if not layer.is_initialized:
-        return "is not initialised"
-    kept = position - group.first_needed(position)
-    for part, tensor, dim in (("key", layer.keys, group.key_dim), ("value", layer.values, group.value_dim)):
-        if tuple(tensor.shape) != (1, group.kv_heads, kept, dim) or tensor.dtype != dtype:
-            return f"has a {part} of {tuple(tensor.shape)} {tensor.dtype}"
-    return ""
+def chunked_layers(config: Any) -> frozenset[int]:
+    """Layers that see no further back than the start of their chunk; their cache layers look like sliding ones."""
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        sliding = getattr(config, "sliding_window", None) is not None
+        everywhere = getattr(config, "attention_chunk_size", None) is not None and not sliding
+        types = ["chunked_attention"] * config.num_hidden_layers if everywhere else []
+    return frozenset(index for index, name in enumerate(types) if name == "chunked_attention")

@@ -23,7 +23,7 @@ from kvsync.engines.transformers.support import AUTO, check_attention, check_con
 from kvsync.engines.transformers.weights import cached_weights_digest, file_stamps, own
 from kvsync.errors import EngineError, NotFoundError
 from kvsync_protocol.layout import DType
-from kvsync_protocol.limits import BLOCK_TOKENS
+from kvsync_protocol.limits import BLOCK_TOKENS, SNAPSHOT_BLOCKS
 
 _LOAD_ERRORS: Final = (
     OSError,
@@ -46,6 +46,7 @@ def load(
     attention: str = AUTO,
     threads: int = 0,
     block_tokens: int = BLOCK_TOKENS,
+    snapshot_blocks: int = SNAPSHOT_BLOCKS,
     reverify: bool = False,
 ) -> TransformersEngine:
     """See `kvsync.engines.load_engine`; `reverify` hashes the weights even when their digest is remembered."""
@@ -75,7 +76,18 @@ def load(
             "torch": torch.__version__,
         }
         weights = cached_weights_digest(model, model_dir, stamps, settings, reverify=reverify)
-        return assemble(model, tokenizer, model_dir, weights, determinism, used, kind, block_tokens, remember=True)
+        return assemble(
+            model,
+            tokenizer,
+            model_dir,
+            weights,
+            determinism,
+            used,
+            kind,
+            block_tokens,
+            snapshot_blocks,
+            remember=True,
+        )
 
 
 def _check_dir(model_dir: Path) -> None:

@@ -6,6 +6,8 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ import torch
 import transformers
 
 from kvsync.engines.transformers.determinism import Determinism
-from kvsync_protocol.layout import DType
+from kvsync_protocol.layout import AnyGroup, DType, StateGroup
 from kvsync_protocol.schedule import Schedule
 
 _CPU_FLAGS: Final = re.compile(r"avx.*|amx.*|fma|f16c|neon|asimd.*|sve.*|bf16|i8mm|fphp")
@@ -36,7 +38,13 @@ _VARIABLES: Final = (
 """Switches of the libraries below torch that change results when set."""
 
 
-def numerics_fields(*, determinism: Determinism, attention: str, dtype: DType, schedule: Schedule) -> dict[str, str]:
+_KERNELS: Final = ("causal-conv1d", "flash-linear-attention", "fla-core", "kernels", "mamba-ssm")
+"""Packages that replace the code of recurrent layers where they are installed."""
+
+
+def numerics_fields(
+    *, determinism: Determinism, attention: str, dtype: DType, schedule: Schedule, groups: Sequence[AnyGroup] = ()
+) -> dict[str, str]:
     """All fields but the canary."""
     fields = {
         "attention": attention,
@@ -52,7 +60,16 @@ def numerics_fields(*, determinism: Determinism, attention: str, dtype: DType, s
         fields.update(_cuda_fields(determinism.device))
     else:
         fields.update(_cpu_fields())
+    if any(isinstance(group, StateGroup) for group in groups):
+        fields["recurrent_kernels"] = " ".join(map(_installed, _KERNELS))
     return fields
+
+
+def _installed(package: str) -> str:
+    try:
+        return f"{package}={metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return f"{package}=none"
 
 
 def host_name() -> str:

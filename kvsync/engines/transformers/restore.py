@@ -1,29 +1,27 @@
 """Verified bytes into a new cache, laid out as a fresh run's: fresh memory, the same rooms, exact lengths.
 
-    full      0 ───────────────────── position ··· room     all tokens
-    sliding            window - 1 ─── position              what such a layer keeps between calls
-
 The cache is built aside and handed out only when every layer has been checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache
 
-from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
-from kvsync.engines.transformers.layers import check_cache, check_state, new_cache
-from kvsync.engines.transformers.roomy import room_for
+from kvsync.engines.transformers.dtypes import as_bytes
+from kvsync.engines.transformers.filling import fill_cache, tensors_of
+from kvsync.engines.transformers.layers import check_state, new_cache
+from kvsync.engines.transformers.probe import ModelShape
+from kvsync.engines.transformers.slots import AttentionSlot, Slot
+from kvsync.engines.transformers.soundness import check_cache
 from kvsync.pack import ArtifactReader, Target
 from kvsync_protocol.errors import MismatchError
-from kvsync_protocol.layout import Group, LayerKind
 
 
 def restore_cache(
-    config: Any, groups: Sequence[Group], reader: ArtifactReader, position: int, device: torch.device
+    config: Any, shape: ModelShape, reader: ArtifactReader, position: int, device: torch.device
 ) -> DynamicCache:
     """A new cache with the first `position` tokens of the reader's artifact.
 
@@ -32,58 +30,29 @@ def restore_cache(
         IntegrityError, NotFoundError, StoreError: from the reader.
         EngineError: `engine.restore`.
     """
-    if reader.layout.groups != tuple(groups):
+    if reader.layout.groups != shape.groups:
         raise MismatchError("mismatch.layout", "the artifact's layers are not laid out like this model's")
-    host = _allocate(groups, position, pinned=device.type != "cpu")
-    targets = {
-        (layer, part): Target(as_bytes(tensor), group.first_needed(position), position, tensor.shape[-2])
-        for group in groups
-        for layer in group.layers
-        for part, tensor in (("key", host[layer, "key"]), ("value", host[layer, "value"]))
+    # Uninitialised: the reader fills every byte that is kept.
+    host = {
+        (number, part): torch.empty(dims, dtype=dtype, device="cpu", pin_memory=device.type != "cpu")
+        for number, slot in enumerate(shape.slots)
+        for part, dims, dtype in tensors_of(slot, position)
     }
-    reader.restore(position, targets)
+    reader.restore(position, {place: _target(shape.slots[place[0]], host[place], position) for place in host})
     cache = new_cache(config)
-    for group in groups:
-        for index in group.layers:
-            keys, values = (_to_device(host[index, part], device) for part in ("key", "value"))
-            _fill(cache.layers[index], group.kind, keys, values, position)
+    fill_cache(cache, shape.slots, {place: _to_device(host[place], device) for place in host}, position)
     if device.type != "cpu":
         torch.cuda.synchronize(device)  # the pinned buffers are freed when this returns
     check_state(cache)
-    for group in groups:
-        check_cache(cache, groups, position, TO_TORCH[group.dtype])
+    check_cache(cache, shape.slots, position)
     return cache
 
 
-def _allocate(groups: Sequence[Group], position: int, *, pinned: bool) -> dict[tuple[int, str], torch.Tensor]:
-    """Host tensors `[1, kv_heads, room, dim]`, uninitialised: the reader fills every byte that is kept."""
-    return {
-        (layer, part): torch.empty(
-            (1, group.kv_heads, _room(group, position), dim),
-            dtype=TO_TORCH[group.dtype],
-            device="cpu",
-            pin_memory=pinned,
-        )
-        for group in groups
-        for layer in group.layers
-        for part, dim in (("key", group.key_dim), ("value", group.value_dim))
-    }
-
-
-def _room(group: Group, position: int) -> int:
-    kept = position - group.first_needed(position)
-    return room_for(kept) if group.kind is LayerKind.FULL else kept
+def _target(slot: Slot, tensor: torch.Tensor, position: int) -> Target:
+    if isinstance(slot, AttentionSlot):
+        return Target(as_bytes(tensor), slot.first_needed(position), position, tensor.shape[-2])
+    return Target.of_state(as_bytes(tensor), position)
 
 
 def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
-
-
-def _fill(layer: Any, kind: LayerKind, keys: torch.Tensor, values: torch.Tensor, position: int) -> None:
-    """Everything a layer of this kind remembers between calls."""
-    if kind is LayerKind.FULL:
-        layer.fill((keys, values), position)
-    else:
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
-        layer.cumulative_length = position

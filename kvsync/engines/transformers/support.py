@@ -12,7 +12,19 @@ from kvsync.errors import EngineError
 
 AUTO: Final = "auto"
 ATTENTION: Final = ("sdpa", "eager")
-LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+LAYER_TYPES: Final = frozenset(
+    {
+        "full_attention",
+        "sliding_attention",
+        "chunked_attention",
+        "linear_attention",
+        "conv",
+        "hybrid",
+        "hybrid_sliding",
+        "moe",
+        "mlp",
+    }
+)
 ROPE_TYPES: Final = frozenset({"default", "linear", "llama3", "longrope", "proportional", "yarn"})
 """Scalings that are a function of one call alone. "dynamic" keeps the longest length it has seen in the model,
 so what it computes depends on what was computed before."""
@@ -21,9 +33,6 @@ _MODALITIES: Final = ("vision_config", "audio_config", "speech_config", "video_c
 _FLAGS: Final = (
     ("is_encoder_decoder", "an encoder-decoder model"),
     ("use_bidirectional_attention", "attention to later tokens"),
-    ("attention_chunk_size", "chunked attention"),
-    ("kv_sharing_modes", "layers that share another layer's state"),
-    ("num_kv_shared_layers", "layers that share another layer's state"),
 )
 
 
@@ -53,7 +62,7 @@ def check_config(config: Any) -> None:
             raise EngineError(
                 "engine.unsupported_layer",
                 f"{kind} has layers of type {layer_type}",
-                hint="only full and sliding-window attention can be grafted exactly",
+                hint="full, sliding-window, chunked and recurrent layers can be grafted exactly",
                 layer_class=layer_type,
             )
     for rope_type in _rope_types(getattr(config, "rope_parameters", None)):

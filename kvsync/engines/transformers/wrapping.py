@@ -19,14 +19,14 @@ from kvsync.engines.transformers.quiet import quiet_and_offline
 from kvsync.engines.transformers.support import check_attention, check_config
 from kvsync.engines.transformers.weights import own, weights_digest
 from kvsync.errors import EngineError
-from kvsync_protocol.limits import BLOCK_TOKENS
+from kvsync_protocol.limits import BLOCK_TOKENS, SNAPSHOT_BLOCKS
 
 _ENGINES: Final = "_kvsync_engines"
 _MAKING: Final = threading.RLock()
 """Two engines for one model, made by two threads at once, would each lock only themselves."""
 
 
-class _Engines(dict[tuple[int, int, int], TransformersEngine]):
+class _Engines(dict[tuple[int, int, int, int], TransformersEngine]):
     """The engines of one model object, kept on it so that they go when it goes; a copied model starts with none."""
 
     def __deepcopy__(self, memo: object) -> _Engines:
@@ -37,14 +37,19 @@ class _Engines(dict[tuple[int, int, int], TransformersEngine]):
 
 
 def wrap(
-    model: Any, *, threads: int = 0, tokenizer: Any = None, block_tokens: int = BLOCK_TOKENS
+    model: Any,
+    *,
+    threads: int = 0,
+    tokenizer: Any = None,
+    block_tokens: int = BLOCK_TOKENS,
+    snapshot_blocks: int = SNAPSHOT_BLOCKS,
 ) -> TransformersEngine:
     """See `kvsync.engines.as_engine`. From any thread; engines are made one after the other."""
     with _MAKING:
-        return _wrap(model, threads, tokenizer, block_tokens)
+        return _wrap(model, threads, tokenizer, block_tokens, snapshot_blocks)
 
 
-def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int) -> TransformersEngine:
+def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int, snapshot_blocks: int) -> TransformersEngine:
     if not isinstance(model, PreTrainedModel):
         raise EngineError(
             "engine.unsupported_model",
@@ -52,7 +57,12 @@ def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int) -> Transf
             hint="pass a model as AutoModelForCausalLM.from_pretrained returns it",
         )
     engines: _Engines = model.__dict__.setdefault(_ENGINES, _Engines())
-    key = (threads, block_tokens, id(tokenizer))  # an engine keeps its tokenizer alive, so the id stays its own
+    key = (
+        threads,
+        block_tokens,
+        snapshot_blocks,
+        id(tokenizer),
+    )  # an engine keeps its tokenizer alive, so the id stays its own
     known = engines.get(key)
     if known is not None and known.unchanged:
         return known
@@ -78,7 +88,16 @@ def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int) -> Transf
             tokenizer = load_tokenizer(folder)
         weights = weights_digest(model)
         engine = assemble(
-            model, tokenizer, folder, weights, determinism, attention, kind, block_tokens, remember=False
+            model,
+            tokenizer,
+            folder,
+            weights,
+            determinism,
+            attention,
+            kind,
+            block_tokens,
+            snapshot_blocks,
+            remember=False,
         )
     engines[key] = engine
     return engine
