@@ -15,7 +15,7 @@ from kvsync_protocol import figure, receipt
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.limits import MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES, MAX_RECORDS, MAX_TOKENS
 from kvsync_protocol.receipt import Record
-from kvsync_protocol.sample import FAMILY, GraftMode, Inputs, Outputs, Settings, contradiction
+from kvsync_protocol.sample import FAMILY, GraftMode, Inputs, Outputs, Settings, check_spelling, contradiction
 from kvsync_protocol.strictjson import Fields
 
 KIND: Final = "exactness"
@@ -172,7 +172,7 @@ class Sample:
                 raise contradiction(f"record {index} calls outputs equal or unequal against their digests")
             path.drift.check(index, self.inputs.new, equal=path.outputs.logits == self.canonical.logits)
         expected = set(run.references) if index < run.reference_samples else set()
-        if set(self.references or ()) != expected:
+        if set(self.references or ()) != expected or (self.references is None) == bool(expected):
             raise contradiction(f"record {index} has other references than its run's settings say")
         for reference in (self.references or {}).values():
             if reference.drift is not None:
@@ -189,6 +189,7 @@ class ExactnessScorer:
     def score(self, run: Record, records: Sequence[Record]) -> dict[str, object]:
         settings = Run.parse(run)
         samples = [Sample.parse(record) for record in records]
+        check_spelling(run, records, settings.as_json(), [sample.as_json() for sample in samples])
         if len(samples) != settings.samples.count:
             raise contradiction(f"{len(samples)} records of a run of {settings.samples.count} samples")
         for index, sample in enumerate(samples):

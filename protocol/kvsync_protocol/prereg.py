@@ -14,7 +14,7 @@ from typing import Final
 from kvsync_protocol import receipt
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.receipt import Record
-from kvsync_protocol.sample import FAMILY, Inputs, Outputs, Settings, contradiction
+from kvsync_protocol.sample import FAMILY, Inputs, Outputs, Settings, check_spelling, contradiction
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.strictjson import MAX_SAFE_INTEGER, Fields
 
@@ -68,9 +68,10 @@ class PreregScorer:
     payload_type = PAYLOAD_TYPE
 
     def score(self, run: Record, records: Sequence[Record]) -> dict[str, object]:
-        settings = Commitment.parse(run).samples
+        commitment = Commitment.parse(run)
         found = [Expectation.parse(record) for record in records]
-        _check(settings, [each.inputs for each in found])
+        _check(commitment.samples, [each.inputs for each in found])
+        check_spelling(run, records, commitment.as_json(), [each.as_json() for each in found])
         return {"samples": len(found), "positions": sum(each.inputs.new for each in found)}
 
     def inputs(self, record: Record) -> str:
@@ -142,9 +143,10 @@ class ReplayScorer:
     payload_type = receipt.PAYLOAD_TYPE
 
     def score(self, run: Record, records: Sequence[Record]) -> dict[str, object]:
-        settings = ReplayRun.parse(run).samples
+        replay = ReplayRun.parse(run)
         found = [Replayed.parse(record) for record in records]
-        _check(settings, [each.inputs for each in found])
+        _check(replay.samples, [each.inputs for each in found])
+        check_spelling(run, records, replay.as_json(), [each.as_json() for each in found])
         matches = sum(each.match for each in found)
         return {"samples": len(found), "matches": matches, "exact": matches == len(found)}
 

@@ -9,12 +9,13 @@ Nothing here knows how the digests came about.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvsync_protocol.digest import Digest
-from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.errors import IntegrityError, MalformedError
 from kvsync_protocol.limits import BLOCK_TOKENS, MAX_BLOCK_TOKENS, MAX_NAME_CHARS, MAX_RECORDS, MAX_TOKENS
-from kvsync_protocol.strictjson import MAX_SAFE_INTEGER, Fields
+from kvsync_protocol.strictjson import MAX_SAFE_INTEGER, Fields, dumps
 
 FAMILY = "receipt"
 
@@ -138,6 +139,17 @@ class Outputs:
 
     def by_name(self) -> dict[str, str]:
         return {"logits": str(self.logits), "decode": str(self.decode), "decoded": str(self.decoded)}
+
+
+def check_spelling(
+    run: Mapping[str, object],
+    records: Sequence[Mapping[str, object]],
+    run_again: dict[str, object],
+    records_again: Sequence[dict[str, object]],
+) -> None:
+    """Raises MalformedError `receipt.canonical` unless all is written as what was made of it writes it."""
+    if dumps([run, *records]) != dumps([run_again, *records_again]):
+        raise MalformedError("receipt.canonical", "a record or its settings have another form than their one form")
 
 
 def contradiction(message: str) -> IntegrityError:
