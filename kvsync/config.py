@@ -171,6 +171,14 @@ class Settings:
     """A connection that moves nothing for so long is given up."""
     max_connections: int = 64
     max_artifact_bytes: int = 256 * GiB
+    require_signers: int = 1
+    """Distinct trusted signers that must vouch for every block of what is taken from a peer."""
+    require_audited_percent: int = 0
+    """Part of the blocks that trusted auditors must have recomputed with equal bytes."""
+    verified_bytes: int = 0
+    """Memory in which a `Client` keeps chunks it has verified, sealed, so that its next graft need not hash them again."""
+    lan_discovery: bool = False
+    """The daemon announces itself by multicast DNS; a hint for others, never a proof."""
     threads: int = 0
     """Torch's intra-op threads, part of the numerics fingerprint; 0 takes torch's own default."""
 
@@ -195,6 +203,9 @@ class Settings:
             ("stall_timeout_s", 1, 3600),
             ("max_connections", 1, 4096),
             ("max_artifact_bytes", 1, 2**60),
+            ("require_signers", 1, 16),
+            ("require_audited_percent", 0, 100),
+            ("verified_bytes", 0, 2**60),
             ("threads", 0, 1024),
         ):
             if not low <= getattr(self, name) <= high:
@@ -231,5 +242,5 @@ class Settings:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                lines.append(f"{field.name} = {json.dumps(value, ensure_ascii=False)}")  # numbers, plain strings
+                lines.append(f"{field.name} = {json.dumps(value, ensure_ascii=False)}")  # numbers, booleans, plain strings
         write_atomic(home.config_file, "".join(line + "\n" for line in lines).encode())

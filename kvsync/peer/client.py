@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.connector import Connection
 
 from kvsync.config import Settings
-from kvsync.errors import KvsyncError, UnavailableError, UsageError
+from kvsync.errors import KvsyncError, NotFoundError, UnavailableError, UsageError
 from kvsync.keys import KeySpread, Peer, join_address
 from kvsync.keys.peers import MAX_ADDRESSES
 from kvsync.peer.bulk_client import BulkConnection
@@ -33,7 +33,7 @@ from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
 from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, KiB
 from kvsync_protocol.manifest import Manifest
-from kvsync_protocol.messages import Accepted, Commit, Hello, Missing, RefList
+from kvsync_protocol.messages import Accepted, Attestations, Commit, Hello, Missing, RefList, Related
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.statements import KeyStatements
@@ -151,6 +151,36 @@ class PeerClient:
     async def tokens(self, manifest: Manifest) -> bytes:
         """The bytes of the token ids, at most as many as signed; unchecked otherwise."""
         return await self._get(routes.path(routes.TOKENS, manifest.artifact), 4 * manifest.tokens.count)
+
+    async def attestations(self, artifact: ArtifactId) -> tuple[Envelope, ...]:
+        """What auditors have signed about it there, nothing verified; none where the peer knows no such thing."""
+        try:
+            data = await self._get(routes.path(routes.ATTESTATIONS, artifact), MAX_JSON_BYTES)
+        except NotFoundError as error:
+            if error.code != "peer.route":
+                raise
+            return ()
+        return Attestations.parse(data).envelopes
+
+    async def attest(self, artifact: ArtifactId, found: Attestations) -> bool:
+        """Offer attestations; the peer keeps those by keys that it trusts. False where it knows no such thing."""
+        try:
+            await self._send("POST", routes.path(routes.ATTESTATIONS, artifact), found.encode(), _JSON)
+        except NotFoundError as error:
+            if error.code != "peer.route":
+                raise
+            return False
+        return True
+
+    async def related(self, artifact: ArtifactId) -> tuple[ArtifactId, ...]:
+        """Other artifacts there that compute a block alike; none where the peer knows no such thing."""
+        try:
+            data = await self._get(routes.path(routes.RELATED, artifact), MAX_JSON_BYTES)
+        except NotFoundError as error:
+            if error.code != "peer.route":
+                raise
+            return ()
+        return Related.parse(data).artifacts
 
     async def offer(self, envelope: Envelope) -> Accepted:
         return Accepted.parse(await self._send("POST", routes.OFFERS, envelope.encode(), _JSON))

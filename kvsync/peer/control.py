@@ -43,8 +43,8 @@ from kvsync_protocol.errors import (
     TrustError,
     VersionError,
 )
-from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
-from kvsync_protocol.messages import Commit, ErrorReply, Hello, Missing, RefList
+from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
+from kvsync_protocol.messages import Attestations, Commit, ErrorReply, Hello, Missing, RefList, Related
 from kvsync_protocol.prefix import encode_tokens
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
@@ -109,6 +109,9 @@ class ControlLane:
         get(routes.ENVELOPE, self._envelope, allow_head=False)
         get(routes.LEAVES, self._leaves, allow_head=False)
         get(routes.TOKENS, self._tokens, allow_head=False)
+        get(routes.ATTESTATIONS, self._attestations, allow_head=False)
+        post(routes.ATTESTATIONS, self._attest)
+        get(routes.RELATED, self._related, allow_head=False)
         post(routes.OFFERS, self._offer)
         put(routes.OFFER_LEAVES, self._offer_leaves)
         put(routes.OFFER_TOKENS, self._offer_tokens)
@@ -177,6 +180,10 @@ class ControlLane:
             raise PolicyError("peer.role", f"this peer may not {role} here", hint="kvsync peer add --role, there")
         return key
 
+    def _roles(self, request: web.Request) -> tuple[str, ...]:
+        peer = self._roster.find(self._caller(request).key)
+        return peer.roles if peer is not None else ()
+
     async def _visible(self, request: web.Request, role: str = "get") -> ArtifactId:
         """The artifact that is asked for, once the caller may see it."""
         key, artifact = self._require(request, role), _artifact(request)
@@ -217,7 +224,7 @@ class ControlLane:
         return await self._send(request, data, "application/octet-stream")
 
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
-        """The ref of this name, or else a page of refs by name that fits into one message, as far as `key` may see."""
+        """The ref of this name, or else a page of refs by name that fits into one message, if `key` may see it."""
         peer = self._roster.find(key)
         found: list[Envelope] = []
         size = 0
@@ -239,6 +246,30 @@ class ControlLane:
 
     def tokens(self, artifact: ArtifactId) -> bytes:
         return encode_tokens(self.store.artifact(artifact).tokens())
+
+    # what auditors say
+
+    async def _attestations(self, request: web.Request) -> web.StreamResponse:
+        found = await self._in_thread(self.store.attestations, await self._visible(request))
+        return await self._send(request, Attestations.of(found).encode(), "application/json")
+
+    async def _attest(self, request: web.Request) -> web.StreamResponse:
+        role = "push" if "push" in self._roles(request) else "audit"
+        artifact = await self._visible(request, role)
+        await self._in_thread(self._intake.attest, artifact, await self._body(request, MAX_JSON_BYTES))
+        return await self._send(request, b"", "application/octet-stream")
+
+    async def _related(self, request: web.Request) -> web.StreamResponse:
+        artifact, key = await self._visible(request), self._caller(request).key
+        data = await self._in_thread(self.related, key, artifact)
+        return await self._send(request, data, "application/json")
+
+    def related(self, key: PublicKey, artifact: ArtifactId) -> bytes:
+        """Others that compute a block of it alike, as far as `key` may see them."""
+        peer, evidence = self._roster.find(key), self.store.evidence
+        found = evidence.related_ids(evidence.describe(artifact))
+        seen = [other for other in found if other != artifact and peer is not None and self._access.sees(peer, other)]
+        return Related(tuple(seen[:MAX_ATTESTATIONS])).encode()
 
     # what others push
 
@@ -266,7 +297,7 @@ class ControlLane:
         offer = self._offers.find(self._require(request, "push"), _artifact(request))
         deadline = time.monotonic() + self._settings.stall_timeout_s / 2
         with offer.use():
-            draft = await self._in_thread(offer.draft, self.store, deadline)
+            draft = await self._in_thread(offer.draft, self.store, deadline, self._intake.vouch)
             missing = await self._in_thread(draft.missing)
         return await self._send(request, Missing.of(missing).encode(), "application/json")
 

@@ -5,20 +5,27 @@ Knows no HTTP; the control lane calls it in a thread.
 
 from __future__ import annotations
 
+import logging
 import time
 
 from kvsync.config import Settings
 from kvsync.errors import NotFoundError, PolicyError
 from kvsync.keys import TrustList
 from kvsync.peer.offers import Offers, unknown_offer
+from kvsync.peer.vouching import Vouching, trusted_only
 from kvsync.store import Store
+from kvsync_protocol.attestation import PAYLOAD_TYPE as ATTESTATION_TYPE
+from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.divergence import Described
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import MismatchError
+from kvsync_protocol.errors import MismatchError, ProtocolError
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
-from kvsync_protocol.messages import Accepted, Commit
+from kvsync_protocol.messages import Accepted, Attestations, Commit
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import PublicKey
+
+log = logging.getLogger(__name__)
 
 
 class Intake:
@@ -36,7 +43,7 @@ class Intake:
         Raises:
             MalformedError, VersionError: as `Envelope.parse` and `Manifest.parse`.
             TrustError: `trust.untrusted_signer`, `trust.payload_type`.
-            PolicyError: `policy.size`; UnavailableError: `offer.too_many`.
+            PolicyError: `policy.size`, `evidence.refuted`; UnavailableError: `offer.too_many`.
         """
         envelope, trusted = Envelope.parse(body), self._trust.keys()
         manifest = Manifest.parse(envelope.verify(PAYLOAD_TYPE, trusted))
@@ -44,11 +51,42 @@ class Intake:
             raise PolicyError(
                 "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
             )
+        self._store.evidence.check(manifest.artifact)
         if self._store.whole(manifest.artifact) is None:
             self._offers.open(peer, envelope.endorsed(trusted), manifest)
             return Accepted(manifest.artifact, complete=False)
         self._store.add_signatures(envelope, trusted)
         return Accepted(manifest.artifact, complete=True)
+
+    def vouch(self, described: Described) -> None:
+        """Refuse what is offered for lack of evidence, or because of evidence against it.
+
+        Attestations come after the artifact, so a node that demands audits takes none by push.
+
+        Raises:
+            PolicyError: `policy.audited`, `policy.signers`, `divergence.unsettled`, `evidence.refuted`.
+        """
+        judge, manifest = Vouching(self._store, self._trust, self._settings), described.manifest
+        judge.audited(manifest, described.envelope.signers(judge.keys), ())
+        if judge.enough(described.envelope) is None:
+            judge.signers(described, self._store.evidence.related(described))
+        judge.divergence(described, keep=True)
+
+    def attest(self, artifact: ArtifactId, body: bytes) -> None:
+        """Keep what trusted auditors say about an artifact that is here; what others say is passed over.
+
+        Raises:
+            MalformedError: as `Attestations.parse`.
+            NotFoundError: `store.unknown_artifact`.
+        """
+        keys = self._trust.keys()
+        self._store.artifact(artifact)
+        for envelope in trusted_only(Attestations.parse(body).envelopes, keys):
+            try:
+                Attestation.parse(envelope.verify(ATTESTATION_TYPE, keys)).about(artifact)
+                self._store.add_attestation(envelope, keys)
+            except ProtocolError as error:
+                log.info("an attestation about %s is not kept: %s", artifact, error.code)
 
     def commit(self, peer: PublicKey, artifact: ArtifactId, commit: Commit) -> Accepted:
         """Publish what was offered, then the ref; a ref alone may be sent for what is here already.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from kvsync.errors import NotFoundError, UnavailableError, UsageError
 from kvsync.store import PullDraft, Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.divergence import Described
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import Manifest
@@ -66,8 +67,8 @@ class Offer:
         self.manifest.check_tokens(data)
         self._tokens = data
 
-    def draft(self, store: Store, deadline: float) -> PullDraft:
-        """The draft, opened when leaves and tokens are there.
+    def draft(self, store: Store, deadline: float, judge: Callable[[Described], None]) -> PullDraft:
+        """The draft, opened when leaves and tokens are there and `judge` has found nothing against them.
 
         Raises:
             UsageError: `offer.incomplete`.
@@ -77,6 +78,8 @@ class Offer:
             if self._draft is None:
                 if self._leaves is None or self._tokens is None:
                     raise UsageError("offer.incomplete", "leaves and tokens come before chunks")
+                table, tokens = self.manifest.check_leaves(self._leaves), self.manifest.check_tokens(self._tokens)
+                judge(Described(self.envelope, self.manifest, table, tokens))
                 self._draft = store.pull_draft(
                     self.envelope, self.manifest, self._leaves, self._tokens, deadline=deadline
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from kvsync.errors import PolicyError
 from kvsync.keys import TrustList
@@ -38,6 +38,15 @@ class Policies:
         self._verdicts.append(Verdict(policy, False, error.message, error.code))
         if not self._dry_run:
             raise error
+
+    def ask(self, policy: str, question: Callable[[], str]) -> None:
+        """Note the detail of an answer. Raises the PolicyError that `question` raises, except in a dry run."""
+        try:
+            detail = question()
+        except PolicyError as error:
+            self.refuse(policy, error)
+        else:
+            self.allow(policy, detail)
 
     def signer(self, envelope: Envelope, keys: Collection[PublicKey], wanted: ArtifactId) -> Manifest:
         """The manifest, once a trusted signature stands under these very bytes and they are what was asked for.

@@ -22,12 +22,14 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.progress import Progress, silent
 from kvsync.store import PullDraft, Store
+from kvsync.sync.evidence import ArtifactEvidence
 from kvsync.sync.plan import Plan
 from kvsync.sync.report import PullReport
 from kvsync.sync.streams import Stream
 from kvsync.sync.transfer import Transfer
 from kvsync_protocol import manifest as manifest_format
 from kvsync_protocol.digest import ArtifactId, Digest
+from kvsync_protocol.divergence import Described
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
@@ -59,7 +61,8 @@ async def pull(
     Raises:
         TrustError: `peer.identity`, `peer.refused`, `trust.untrusted_signer`, `trust.bad_signature`,
             `trust.rollback`, `trust.expired`, `trust.ref_owner`, `trust.name`, `peer.revoked`.
-        PolicyError: `peer.role`, `policy.size`.
+        PolicyError: `peer.role`, `policy.size`, `policy.audited`, `policy.signers`, `evidence.refuted`,
+            `divergence.unsettled`.
         MismatchError: `mismatch.compatibility`, `mismatch.numerics`, `mismatch.canary`.
         IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
             `message.*`, naming the peer that sent it.
@@ -91,34 +94,41 @@ class _Pull:
             envelope = envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
             policies.size(manifest, settings.max_artifact_bytes)
             policies.model(fingerprints, manifest, settings.accept)
+            evidence = ArtifactEvidence(self._store, self._trust, settings, client, dry_run=transfer.dry_run)
             table = await asyncio.to_thread(self._leaves_here, manifest)
+            if table is not None and not transfer.dry_run:
+                await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
+            await evidence.learn(manifest, here=table is not None)
+            await evidence.judge_audits(policies, envelope, manifest)
             if table is not None:
                 plan = Plan(table.leaves, (), silent, transfer.stage)
-                if not transfer.dry_run:
-                    await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
-            elif transfer.dry_run:
-                table = await asyncio.to_thread(manifest.check_leaves, await client.leaves(manifest))
-                plan = Plan(table.leaves, await asyncio.to_thread(self._lacking, table), silent, transfer.stage)
             else:
-                plan = await self._fetch(client, envelope, manifest)
+                plan = await self._fetch(client, evidence, envelope, manifest)
             if self._ref is not None and not transfer.dry_run:
                 await asyncio.to_thread(self._name, *self._ref)
         return transfer.report(PullReport, manifest, plan, self._ref[0].name if self._ref is not None else None)
 
-    async def _fetch(self, client: PeerClient, envelope: Envelope, manifest: Manifest) -> Plan:
-        """Everything that is not here, published at the end."""
+    async def _fetch(
+        self, client: PeerClient, evidence: ArtifactEvidence, envelope: Envelope, manifest: Manifest
+    ) -> Plan:
+        """Everything that is not here, published at the end; in a dry run what that would be."""
         transfer = self._transfer
-        transfer.open_ahead(client, manifest.tree.size)
+        if not transfer.dry_run:
+            transfer.open_ahead(client, manifest.tree.size)
         leaves = await client.leaves(manifest)
         table = await asyncio.to_thread(manifest.check_leaves, leaves)
         tokens = await client.tokens(manifest)
-        await asyncio.to_thread(manifest.check_tokens, tokens)
+        ids = await asyncio.to_thread(manifest.check_tokens, tokens)
+        await evidence.judge_bytes(transfer.policies, Described(envelope, manifest, table, ids))
+        if transfer.dry_run:
+            return Plan(table.leaves, await asyncio.to_thread(self._lacking, table), silent, transfer.stage)
         async with self._draft(envelope, manifest, leaves, tokens) as draft:
             missing = await asyncio.to_thread(draft.missing)
             plan = Plan(table.leaves, missing, transfer.progress, transfer.stage)
             await transfer.move(client, plan, lambda connection: _PullStream(plan, connection, transfer, draft))
             envelope.verify(manifest_format.PAYLOAD_TYPE, self._trust.keys())  # nobody withdrew it meanwhile
             await asyncio.to_thread(draft.publish)
+        await asyncio.to_thread(evidence.keep)
         return plan
 
     def _name(self, ref: Ref, envelope: Envelope) -> None:

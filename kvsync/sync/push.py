@@ -26,7 +26,7 @@ from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
-from kvsync_protocol.messages import Commit, Hello
+from kvsync_protocol.messages import Attestations, Commit, Hello
 from kvsync_protocol.prefix import encode_tokens
 
 MAX_ROUNDS: Final = 8
@@ -89,6 +89,7 @@ class _Push:
         if accepted.complete:
             if commit.ref is not None:
                 await client.commit(stored.artifact, commit)
+            await self._attest(client)
             return Plan(table.leaves, (), silent, transfer.stage)
         transfer.open_ahead(client, len(table.leaves))
         await client.offer_leaves(stored.artifact, table.encode())
@@ -103,7 +104,14 @@ class _Push:
         else:
             raise UnavailableError("peer.failed", f"{transfer.peer.name} keeps asking for chunks that it was sent")
         await client.commit(stored.artifact, commit)
+        await self._attest(client)
         return plan
+
+    async def _attest(self, client: PeerClient) -> None:
+        """Send what auditors have signed; the peer keeps what its own trust list says."""
+        found = await asyncio.to_thread(self._store.attestations, self._stored.artifact)
+        if found:
+            await client.attest(self._stored.artifact, Attestations.of(found))
 
     def _judge(self, hello: Hello) -> None:
         """Ask the peer's own word, so that a dry run learns it and a push fails early."""

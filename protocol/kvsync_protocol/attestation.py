@@ -97,6 +97,11 @@ class Attestation:
             raise MalformedError("attestation.canonical", "the attestation is not in its one canonical spelling")
         return found
 
+    def about(self, artifact: ArtifactId) -> None:
+        """Raises MismatchError `mismatch.attestation` for one of another artifact."""
+        if self.artifact != artifact:
+            raise MismatchError("mismatch.attestation", "the attestation is of another artifact")
+
     def check(self, manifest: Manifest) -> None:
         """Refuse one of another artifact, or about blocks and leaves that this one does not have.
 
@@ -104,8 +109,7 @@ class Attestation:
             MismatchError: `mismatch.attestation`.
         """
         layout = manifest.layout
-        if self.artifact != manifest.artifact:
-            raise MismatchError("mismatch.attestation", "the attestation is of another artifact")
+        self.about(manifest.artifact)
         if self.blocks and self.blocks[-1][1] > layout.blocks:
             raise MismatchError("mismatch.attestation", "the attestation names blocks that the artifact lacks")
         if self.differs is not None and self.differs.leaf >= layout.leaf_count:

@@ -11,6 +11,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 
 from kvsync_protocol import merkle, strictjson
@@ -31,8 +32,11 @@ from kvsync_protocol.limits import (
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.prefix import block_keys, start_key
 
+Named = dict[tuple[str, int], Leaf]
+"""Leaves of a block by group and offset in its file."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Described:
     """An artifact's description, all of it checked against the manifest. `envelope`'s signatures are not judged."""
 
@@ -44,6 +48,15 @@ class Described:
     def keys(self) -> Iterator[PrefixKey]:
         """The prefix keys of all its blocks."""
         return block_keys(start_key(self.manifest.fingerprints), self.tokens, self.manifest.schedule)
+
+    @cached_property
+    def spans(self) -> list[list[ChunkSpan]]:
+        return block_spans(self.manifest.layout)
+
+    @cached_property
+    def named(self) -> list[Named]:
+        """Leaves by block; those of the final logits last."""
+        return [_named(spans, [self.leaves.leaves[span.index] for span in spans]) for spans in self.spans]
 
 
 def block_spans(layout: Layout) -> list[list[ChunkSpan]]:
@@ -66,18 +79,14 @@ def shared_blocks(one: Described, other: Described) -> int:
 
 def first_divergence(one: Described, other: Described) -> int | None:
     """The first block of one prefix key and two sets of bytes; the number of blocks for the final logits."""
-    ours, theirs = (
-        [
-            _named(spans, [side.leaves.leaves[span.index] for span in spans])
-            for spans in block_spans(side.manifest.layout)
-        ]
-        for side in (one, other)
-    )
+    ours, theirs = one.named, other.named
     return next((block for block in range(shared_blocks(one, other)) if _differ(ours[block], theirs[block])), None)
 
 
-Named = dict[tuple[str, int], Leaf]
-"""Leaves of a block by group and offset in its file."""
+def equal_blocks(one: Described, other: Described) -> list[int]:
+    """Blocks of `one` that `other` computes alike and for all of which it has the same bytes."""
+    ours, theirs = one.named, other.named
+    return [block for block in range(shared_blocks(one, other)) if ours[block].items() <= theirs[block].items()]
 
 
 def _named(spans: Sequence[ChunkSpan], leaves: Sequence[Leaf]) -> Named:

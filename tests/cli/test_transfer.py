@@ -57,7 +57,10 @@ def test_pull_fetches_verifies_and_names(kvsync, home, offered, tiny_model_dir, 
     assert dry.status == 0
     assert (dry.json["dry_run"], dry.json["allowed"], dry.json["artifact"]) == (True, True, offered)
     assert dry.json["bytes_moved"] == dry.json["bytes_total"] > 0
-    assert {verdict["policy"] for verdict in dry.json["verdicts"]} == {"name", "signer", "size", "fingerprints"}
+    assert {verdict["policy"] for verdict in dry.json["verdicts"]} == {
+        *("name", "signer", "size", "fingerprints"),
+        *("audits", "audited", "signers", "divergence"),
+    }
     assert "would be fetched" in kvsync("pull", "provider", "doc", "--dry-run").out
     assert tree_hash(home / "store" / "chunks") == before
     pulled = kvsync("pull", "provider", "doc", "--model", tiny_model_dir, "--json")
