@@ -13,7 +13,8 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send records of level and above to `stream` (stderr); called by programs, never by the library."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
-    root = logging.getLogger("kvsync")
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    root.propagate = False
+    for name in ("kvsync", "kvsync_registry"):
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.setLevel(level)
+        root.propagate = False

@@ -49,7 +49,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """`keys` are those of the artifact's full blocks from the first on, in order; `bytes` is its size.
+    """`keys` are those of the artifact's full blocks from the first on, in order; `size` is its bytes.
 
     `ttl_s` is how long to believe it, in seconds from the moment it is heard. `parse_statement(verified) == a`
     for a verified payload of `a.encode()`.
@@ -60,7 +60,7 @@ class Announcement:
     compatibility: Digest
     numerics: Digest
     keys: tuple[PrefixKey, ...]
-    bytes: int
+    size: int
     readers: tuple[str, ...]
     ttl_s: int
 
@@ -72,7 +72,7 @@ class Announcement:
                 "compatibility": str(self.compatibility),
                 "numerics": str(self.numerics),
                 "keys": [key.hex for key in self.keys],
-                "bytes": self.bytes,
+                "bytes": self.size,
                 "readers": list(self.readers),
                 "ttl": self.ttl_s,
             }

@@ -110,13 +110,14 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An artifact as its providers describe it. `blocks` counts the prefix keys they announced for it."""
+    """An artifact as its providers describe it. `blocks` counts the prefix keys they announced for it,
+    `size` its bytes."""
 
     artifact: ArtifactId
     compatibility: Digest
     numerics: Digest
     blocks: int
-    bytes: int
+    size: int
     providers: tuple[Provider, ...]
 
     def as_json(self) -> dict[str, object]:
@@ -125,7 +126,7 @@ class Match:
             "compatibility": str(self.compatibility),
             "numerics": str(self.numerics),
             "blocks": self.blocks,
-            "bytes": self.bytes,
+            "bytes": self.size,
             "providers": [provider.as_json() for provider in self.providers],
         }
 

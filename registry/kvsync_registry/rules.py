@@ -31,7 +31,7 @@ def claim_of(announcement: Announcement) -> Claim:
         announcement.compatibility,
         announcement.numerics,
         len(announcement.keys),
-        announcement.bytes,
+        announcement.size,
         places,
     )
 

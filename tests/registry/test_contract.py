@@ -39,7 +39,7 @@ def test_a_match_says_what_was_announced_and_where_its_provider_can_be_reached(w
     world.say("alpha", said)
     world.reach("alpha", "192.0.2.1:7000", "[2001:db8::1]:7000")
     [match] = world.lookup("beta", range(3)).matches
-    assert (match.artifact, match.blocks, match.bytes) == (artifact("a"), 5, 12345)
+    assert (match.artifact, match.blocks, match.size) == (artifact("a"), 5, 12345)
     assert (match.compatibility, match.numerics) == (said.compatibility, said.numerics)
     assert match.providers[0].addresses == ("192.0.2.1:7000", "[2001:db8::1]:7000")
     assert world.registry.contact(key("beta").public, key("alpha").public).addresses == match.providers[0].addresses
