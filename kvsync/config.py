@@ -176,7 +176,7 @@ class Settings:
     require_audited_percent: int = 0
     """Part of the blocks that trusted auditors must have recomputed with equal bytes."""
     verified_bytes: int = 0
-    """Memory in which a `Client` keeps chunks it has verified, sealed, so that its next graft need not hash them again."""
+    """Memory in which a `Client` keeps verified chunks, sealed, so that its next graft need not hash them again."""
     lan_discovery: bool = False
     """The daemon announces itself by multicast DNS; a hint for others, never a proof."""
     threads: int = 0

@@ -21,6 +21,7 @@ from kvsync.graft.graft import Graft, graft, lookup
 from kvsync.graft.match import Match
 from kvsync.graft.tokens import Tokens, token_ids
 from kvsync.keys import NodeKeys, PeerBook, TrustList
+from kvsync.pack import VerifiedChunks
 from kvsync.progress import Progress, silent
 from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -48,6 +49,7 @@ class Client:
         self._keys = NodeKeys.load(self.home)
         self._trust = TrustList(self.home, self._keys.signer.public)
         self.store = Store.open(self.home.store_dir, StoreLimits.of(self.settings))
+        self._verified = VerifiedChunks(self.settings.verified_bytes)
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +60,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        self._verified.close()
         self.store.close()
 
     def deposit(
@@ -122,6 +125,7 @@ class Client:
             accept=self.settings.accept,
             template=template,
             recompute=recompute,
+            verified=self._verified,
         )
 
     def pull(self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent) -> PullReport:

@@ -18,7 +18,7 @@ from kvsync.engines.engine import Context, Engine, Logits
 from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.graft.match import Match, best_matches, match_artifact
 from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
-from kvsync.pack import ArtifactReader
+from kvsync.pack import ArtifactReader, VerifiedChunks
 from kvsync.pack.geometry import check_geometry
 from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -103,6 +103,7 @@ def graft(
     template: Digest | None = None,
     advance: bool = True,
     recompute: bool = False,
+    verified: VerifiedChunks | None = None,
 ) -> Graft:
     """Graft the longest verified prefix of `tokens`, or the given artifact's.
 
@@ -113,6 +114,7 @@ def graft(
         advance: after a graft, compute what is missing up to the last cut, so that what remains is one
             call, as `generate` makes it. Without it `next_tokens` may cross cuts and are for `Engine.extend`.
         recompute: advance after a refusal or a miss as well, from an empty cache.
+        verified: chunks that this process has hashed before, which need no second hash.
 
     Returns:
         A graft; after a refusal its report says why and its cache is fresh and empty.
@@ -130,7 +132,9 @@ def graft(
     for candidate in candidates:
         try:
             with store.hold(candidate) as stored:
-                return _place(store, stored, trusted, engine, tokens, accept, template, record, advance=advance)
+                return _place(
+                    store, stored, trusted, engine, tokens, accept, template, record, verified, advance=advance
+                )
         except EngineError:
             raise
         except CodedError as error:
@@ -153,7 +157,7 @@ def lookup(
     for candidate in _candidates(store, engine, tokens, None, accept):
         try:
             with store.hold(candidate) as stored:
-                return _check(stored, trusted, engine, tokens, accept, None, _Record()).match
+                return _check(store, stored, trusted, engine, tokens, accept, None, _Record()).match
         except EngineError:
             raise
         except CodedError as error:
@@ -179,15 +183,16 @@ def _place(
     accept: str,
     template: Digest | None,
     record: _Record,
+    verified: VerifiedChunks | None,
     *,
     advance: bool,
 ) -> Graft:
     with record.stage("verify"):
-        checked = _check(stored, trusted, engine, tokens, accept, template, record)
+        checked = _check(store, stored, trusted, engine, tokens, accept, template, record)
     match = checked.match
     whole = match.mode == WHOLE
     schedule = checked.schedule if whole else engine.schedule
-    reader = ArtifactReader(store, match.artifact, checked.layout, checked.leaves)
+    reader = ArtifactReader(store, match.artifact, checked.layout, checked.leaves, verified=verified)
     with record.stage("restore"):
         final = engine.logits(reader) if whole and match.position == len(tokens) else None
         context = engine.restore(reader, match.position)
@@ -203,6 +208,7 @@ def _place(
         artifact=match.artifact,
         chunks=len(spans),
         bytes=sum(span.size for span in spans),
+        bytes_verified_before=reader.bytes_verified_before,
         seconds=record.seconds,
         checks=tuple(record.checks),
         tolerated=tuple(record.tolerated),
@@ -211,6 +217,7 @@ def _place(
 
 
 def _check(
+    store: Store,
     stored: StoredArtifact,
     trusted: Collection[PublicKey],
     engine: Engine,
@@ -222,6 +229,7 @@ def _check(
     """Everything that can be refused before a chunk is read. Raises the refusal."""
     manifest = Manifest.parse(stored.envelope.verify(PAYLOAD_TYPE, trusted))
     record.checks.append("signature")
+    store.evidence.check(stored.artifact)
     leaves = stored.leaves()
     record.checks.append("merkle root")
     held = stored.tokens()

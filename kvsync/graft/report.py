@@ -37,6 +37,7 @@ class GraftReport:
     `mode` is "whole" (reference: the fresh computation cut at the artifact's end), "prefix" (reference:
     the fresh computation under the caller's own cuts) or "miss". `seconds` is by stage. `checks` are those
     that passed, in order. `tolerated` names numerics fields that differed while the canary agreed.
+    `bytes_verified_before` of the bytes came out of sealed memory, hashed earlier in this process.
     `tokens_shared` in full blocks are more than `tokens_grafted` where recurrent layers had no snapshot.
     """
 
@@ -47,6 +48,7 @@ class GraftReport:
     artifact: ArtifactId | None = None
     chunks: int = 0
     bytes: int = 0
+    bytes_verified_before: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     tolerated: tuple[Difference, ...] = ()
@@ -62,6 +64,7 @@ class GraftReport:
             "tokens_recomputed": self.tokens_recomputed,
             "chunks": self.chunks,
             "bytes": self.bytes,
+            "bytes_verified_before": self.bytes_verified_before,
             "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
             "checks": list(self.checks),
             "tolerated": [difference.field for difference in self.tolerated],

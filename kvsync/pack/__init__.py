@@ -2,6 +2,7 @@
 
 from kvsync.pack.reader import ArtifactReader, ReadReport
 from kvsync.pack.scatter import Target
+from kvsync.pack.verified import VerifiedChunks
 from kvsync.pack.writer import ArtifactWriter
 
-__all__ = ["ArtifactReader", "ArtifactWriter", "ReadReport", "Target"]
+__all__ = ["ArtifactReader", "ArtifactWriter", "ReadReport", "Target", "VerifiedChunks"]

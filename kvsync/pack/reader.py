@@ -1,7 +1,8 @@
 """From chunks to tensors: reads chunks into the rows they belong to and hashes those same bytes there.
 
 The bytes that were checked are the bytes that are used: they are read once, by `preadv`, into memory of
-this process, hashed where they lie, and never read again. On the first mismatch everything is dropped.
+this process, hashed where they lie, and never read again. On the first mismatch everything is dropped. Given
+`VerifiedChunks`, what this process has hashed before is taken from sealed memory.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Protocol
 
 from kvsync.errors import StoreError
 from kvsync.pack.scatter import Target, check_targets, slices
+from kvsync.pack.verified import VerifiedChunks
 from kvsync.progress import Progress, silent
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.errors import IntegrityError, MismatchError
 from kvsync_protocol.layout import LOGITS_GROUP, ChunkSpan, Layout
-from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 
 MAX_BUFFERS = 512
@@ -53,16 +55,27 @@ class ArtifactReader:
         layout: the signed geometry.
         leaves: the leaf table, already checked against the signed manifest.
         threads: how many chunks are read and hashed at once; 0 for one per CPU.
+        verified: chunks that this process has hashed before; those read now are added.
     """
 
     def __init__(
-        self, source: ChunkSource, artifact: ArtifactId, layout: Layout, leaves: LeafTable, *, threads: int = 0
+        self,
+        source: ChunkSource,
+        artifact: ArtifactId,
+        layout: Layout,
+        leaves: LeafTable,
+        *,
+        threads: int = 0,
+        verified: VerifiedChunks | None = None,
     ) -> None:
         self.layout = layout
         self.artifact = artifact
         self._source = source
         self._leaves = leaves
         self._threads = threads or len(os.sched_getaffinity(0))
+        self._verified = verified
+        self.bytes_verified_before = 0
+        """Of what was read so far, bytes out of sealed memory."""
         self._scratch = local()
 
     def restore(self, position: int, targets: Mapping[tuple[int, str], Target]) -> ReadReport:
@@ -108,7 +121,8 @@ class ArtifactReader:
             jobs = {pool.submit(self._read, span, place): span for span in todo}
             try:
                 for job in as_completed(jobs):
-                    job.result()
+                    if job.result():
+                        self.bytes_verified_before += jobs[job].size
                     done += jobs[job].size
                     progress("verify", done, total, "bytes")
             except BaseException:
@@ -116,9 +130,19 @@ class ArtifactReader:
                 raise
         return ReadReport(len(todo), total, time.perf_counter() - started)
 
-    def _read(self, span: ChunkSpan, place: Callable[[ChunkSpan, memoryview], list[memoryview]]) -> None:
+    def _read(self, span: ChunkSpan, place: Callable[[ChunkSpan, memoryview], list[memoryview]]) -> bool:
+        """Whether the bytes came out of sealed memory."""
         buffers = place(span, self._scratch_buffer())
         leaf = self._leaves.leaves[span.index]
+        sealed = self._verified is not None and _copy_verified(self._verified, leaf, buffers)
+        if not sealed:
+            self._read_and_hash(span, leaf, buffers)
+            if self._verified is not None:
+                self._verified.keep(leaf.digest, buffers)
+        self._check_header(span, buffers)
+        return sealed
+
+    def _read_and_hash(self, span: ChunkSpan, leaf: Leaf, buffers: list[memoryview]) -> None:
         descriptor = self._source.open_chunk(leaf.digest)
         try:
             size = os.fstat(descriptor).st_size
@@ -135,7 +159,6 @@ class ArtifactReader:
             state.update(buffer)
         if not leaf.names(state.digest()):
             raise self._bad(span, "does not have the signed digest")
-        self._check_header(span, buffers)
 
     def _check_header(self, span: ChunkSpan, buffers: list[memoryview]) -> None:
         """A signed block file whose header is not the computed one was made for another geometry. SPEC 3.3."""
@@ -164,6 +187,17 @@ class ArtifactReader:
             block=span.block,
             group=span.group,
         )
+
+
+def _copy_verified(verified: VerifiedChunks, leaf: Leaf, buffers: list[memoryview]) -> bool:
+    """Fill the buffers from sealed memory; False when the chunk is not there."""
+    descriptor = verified.open(leaf.digest, leaf.size)
+    if descriptor is None:
+        return False
+    try:
+        return _read_all(descriptor, buffers)
+    finally:
+        os.close(descriptor)
 
 
 def _read_all(descriptor: int, buffers: list[memoryview]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from kvsync.engines import load_engine
 from kvsync.errors import UsageError
+from kvsync.pack import VerifiedChunks
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.layout import DType
@@ -149,6 +150,27 @@ def test_every_kind_of_damage_is_refused_by_its_own_check(bench: Bench, tmp_path
     chunks[1].unlink()
     assert _refused(bench, tokens, artifact=stored.artifact) == "store.unknown_chunk"
     assert _refused(bench, tokens, artifact=ArtifactId(sha256(b"no such"))) == "store.unknown_artifact"
+
+
+def test_a_second_graft_in_a_process_takes_verified_bytes_and_a_reopened_one_does_not(
+    bench: Bench, tmp_path: Path
+) -> None:
+    tokens = words(3 * BLOCK + 5)
+    stored = bench.deposit(tokens[:-2])
+    expected = bench.fresh(tokens, (len(tokens) - 2,))
+    with VerifiedChunks(1 << 30) as verified:
+        first = bench.graft(tokens, verified=verified)
+        assert first.report.bytes_verified_before == 0
+        for leaf in stored.leaves().leaves:
+            path = tmp_path / "store" / "chunks" / leaf.digest.hex[:2] / leaf.digest.hex
+            path.write_bytes(bytes(leaf.size))
+        second = bench.graft(tokens, verified=verified)
+        assert second.report.bytes_verified_before == second.report.bytes == first.report.bytes > 0
+        assert bench.continued(first) == bench.continued(second) == expected
+    with VerifiedChunks(1 << 30) as reopened:
+        refused = bench.graft(tokens, verified=reopened).report.refused
+        assert refused is not None
+        assert refused.code == "integrity.chunk"
 
 
 def test_other_tokens_templates_and_arithmetic_are_refused(bench: Bench, tiny_model_dir: Path) -> None:
