@@ -125,7 +125,10 @@ def encrypt(run: Run) -> Outcome:
 
 
 def decrypt(run: Run) -> Outcome:
-    """Keep this node's private keys in the clear again, readable for this user alone."""
+    """Keep this node's private keys in the clear again.
+
+    The files stay readable for this user alone.
+    """
     return _changed(len(run.key_ring().decrypt()), "decrypted")
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(app: typer.Typer) -> None:
-    add_group(app, "peer", "Hosts to exchange artifacts with.", {"add": add, "ls": ls, "rm": rm})
+    add_group(
+        app, "peer", "Hosts to exchange artifacts with.", {"add": add, "ls": ls, "rm": rm, "discover": discover}
+    )
 
 
 def add(
@@ -63,6 +65,26 @@ def rm(run: Run, peer: Annotated[str, typer.Argument(help="Name or key.")]) -> O
     """Forget a peer; it cannot connect any more."""
     removed = run.peers().remove(peer)
     return Outcome(_as_json(removed), [f"{removed.name} is forgotten"])
+
+
+def discover(
+    run: Run,
+    seconds: Annotated[int, typer.Option("--seconds", min=1, max=60, help="How long to listen.")] = 3,
+) -> Outcome:
+    """Show who announces himself in the local network.
+
+    Only a hint: anybody can announce anything. Compare the key before `kvsync peer add`; a handshake proves it.
+    """
+    from kvsync.peer.lan import discover as listen
+
+    book, own = run.peers(), run.keys().peer.public
+    found = [(each, book.by_key(each.key)) for each in listen(seconds) if each.key != own]
+    data = [
+        {"key": str(each.key), "addresses": list(each.addresses), "known_as": known.name if known else None}
+        for each, known in found
+    ]
+    rows = [(known.name if known else "-", each.key, " ".join(each.addresses)) for each, known in found]
+    return Outcome({"found": data}, [Table(("KNOWN AS", "KEY", "SAYS IT IS AT"), rows)])
 
 
 def _state(peer: Peer) -> str:

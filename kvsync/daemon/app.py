@@ -28,9 +28,13 @@ from kvsync.daemon.messages import Status
 from kvsync.daemon.pidlock import PidLock
 from kvsync.daemon.supervisor import Supervisor
 from kvsync.daemon.transfers import Transfers
-from kvsync.keys import NodeKeys, PeerBook, TrustList
+from kvsync.errors import KvsyncError
+from kvsync.keys import NodeKeys, PeerBook, TrustList, split_address
+from kvsync.peer.introduction import listening_addresses
+from kvsync.peer.lan import announced
 from kvsync.peer.server import PeerServer
 from kvsync.store import Store, StoreLimits
+from kvsync_protocol.signing import PublicKey
 
 EARLIEST_CLOCK: Final = 1_577_836_800
 """2020-01-01: a clock before that was never set."""
@@ -58,6 +62,8 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
         store = stack.enter_context(Store.open(home.store_dir, StoreLimits.of(settings)))
         trust = TrustList(home, keys.signer.public)
         address = await stack.enter_async_context(_listening(PeerServer(store, keys, home, trust, settings)))
+        if settings.lan_discovery:
+            await stack.enter_async_context(_announced(keys.peer.public, settings.listen_host, address))
         stopping = asyncio.Event()
         stack.enter_context(closing(_Signals(stopping.set)))
         board = JobBoard(queue)
@@ -101,6 +107,23 @@ async def _listening(server: PeerServer) -> AsyncIterator[str]:
         yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def _announced(key: PublicKey, host: str, address: str) -> AsyncIterator[None]:
+    """The local network knows of this node meanwhile; where it cannot be told, the daemon runs all the same."""
+    addresses = listening_addresses(host, split_address(address)[1])
+    telling = announced(key, addresses)
+    try:
+        await asyncio.to_thread(telling.__enter__)
+    except (KvsyncError, ValueError) as error:
+        logger.warning("not announced in the local network: %s", error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(telling.__exit__, None, None, None)
 
 
 class _Signals:
