@@ -3,8 +3,9 @@
     GET  /status               POST /jobs               GET /jobs              GET /jobs/{id}
     GET  /jobs/{id}/events     POST /jobs/{id}/cancel   POST /shutdown
 
-The socket lies in a 0700 directory; the peer's uid and the Host header are checked all the same, and no CORS
-header is ever sent. Errors are `{"error": {kind, code, message, hint, fields}}`. Knows the board, not the work.
+The socket lies in a 0700 directory; the peer's uid, the Host header and the absence of a browser's headers are
+checked all the same, and no CORS header is ever sent. Errors are `{"error": {kind, code, message, hint, fields}}`.
+Knows the board, not the work.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ _STATUSES: Final[tuple[tuple[type[CodedError], int], ...]] = (
     (UsageError, 422),
     (ProtocolError, 400),
 )
+_BROWSER_HEADERS: Final = ("Origin", "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode")
+"""What browsers add and no page can leave out; no client of this API sends any."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger(__name__)
@@ -134,6 +137,8 @@ class LocalApi:
             raise PolicyError("api.other_user", "this daemon serves another user")
         if request.headers.getall("Host", []) != [API_HOST]:
             raise PolicyError("api.host", "a request for another host", hint=f"send Host: {API_HOST}")
+        if any(name in request.headers for name in _BROWSER_HEADERS):
+            raise PolicyError("api.origin", "a request that a web page made")
         return await handler(request)
 
     async def _get_status(self, request: web.Request) -> web.Response:

@@ -186,6 +186,12 @@ async def test_shutdown_is_passed_on_and_answered(api: Api) -> None:
         (get("/status", "Host: kvsync.example"), 403, "api.host"),
         (get("/status", "Host: kvsync:80"), 403, "api.host"),
         (get("/nothing", "Host: evil"), 403, "api.host"),
+        (get("/status", "Host:"), 403, "api.host"),
+        (get("/status", "Host: kvsync", "Origin: http://evil.example"), 403, "api.origin"),
+        (get("/status", "Host: kvsync", "Origin: null"), 403, "api.origin"),
+        (get("/shutdown", "Host: kvsync", "Sec-Fetch-Site: cross-site", method="POST"), 403, "api.origin"),
+        (get("/jobs", "Host: kvsync", "Referer: http://kvsync/"), 403, "api.origin"),
+        (get("/shutdown", "Host: kvsync", "Origin: http://kvsync", method="OPTIONS"), 403, "api.origin"),
         (get("/status", "Host: kvsync", f"Content-Length: {MAX_REQUEST_BYTES + 1}"), 200, None),
     ],
 )
@@ -246,6 +252,13 @@ async def test_the_largest_document_fits_and_a_larger_one_is_refused_before_it_i
     with pytest.raises(CodedError) as caught:
         ComputeParams(Path("/m"), text + "x")
     assert caught.value.code == "job.document_size"
+
+
+@pytest.mark.parametrize("hosts", [["Accept: */*"], ["Host: kvsync", "Host: evil"], ["Host: kvsync", "Host: kvsync"]])
+async def test_a_request_without_exactly_one_host_gets_no_further_than_the_parser(api: Api, hosts: list[str]) -> None:
+    found, _, _ = await api.raw(get("/shutdown", *hosts, method="POST"))
+    assert found == 400
+    assert api.shutdowns == 0
 
 
 async def test_a_user_who_is_not_the_owner_is_refused(home: Home) -> None:
