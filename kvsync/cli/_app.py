@@ -23,6 +23,7 @@ GROUPS: Final = (
     "artifacts",
     "graft",
     "upkeep",
+    "audit",
     "fingerprint",
     "invite",
     "trust",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsync.cli._command import Run, command
-from kvsync.cli._render import Facts, Outcome, Table, size
+from kvsync.cli._render import Facts, Outcome, Table, plural, size
 from kvsync_protocol.layout import AnyGroup, StateGroup
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
     with run.store() as store:
         stored = store.artifact(store.resolve(artifact))
         names = _names(store).get(str(stored.artifact), [])
+        audits = _audits(run, store, stored)
     signers = _signers(run, stored)
     manifest, layout = stored.manifest, stored.manifest.layout
     boundaries = [cut for cut in manifest.schedule.boundaries if cut < layout.tokens]
@@ -91,6 +92,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         ("logits", f"{layout.vocab} × {layout.logits_dtype.value}"),
         ("bytes", f"{layout.total_bytes} ({size(layout.total_bytes)}) in {manifest.tree.size} chunks"),
         ("merkle root", manifest.tree.root),
+        ("audited", audits.pop("shown")),
     ]
     groups = [_group_row(group) for group in layout.groups]
     data: dict[str, object] = {
@@ -115,6 +117,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         "compatibility": _fingerprint(manifest.fingerprints.compatibility),
         "numerics": _fingerprint(manifest.fingerprints.numerics),
         "signers": signers,
+        "audits": audits,
     }
     view = [
         Facts(facts),
@@ -148,6 +151,29 @@ def verify(run: Run, artifact: ArtifactArgument) -> Outcome:
         "bytes": stored.manifest.tree.total_bytes,
     }
     return Outcome(data, [Facts([(check, "ok") for check in checks]), f"{stored.artifact} is whole"])
+
+
+def _audits(run: Run, store: Store, stored: StoredArtifact) -> dict[str, object]:
+    """How much of the artifact trusted keys have recomputed, and who has found other bytes; `shown` is for people."""
+    from kvsync_protocol.attestation import Coverage
+
+    manifest = stored.manifest
+    found = store.evidence.signed(manifest, run.trust().keys())
+    coverage = Coverage.of(manifest.layout, found)
+    against = sorted({str(key) for signed in found if signed.attestation.refutes(manifest) for key in signed.signers})
+    own = store.evidence.refutation(stored.artifact)
+    shown = f"{coverage.percent} % of {plural(coverage.blocks, 'block')} by {plural(len(coverage.signers), 'signer')}"
+    if against or own is not None:
+        shown = f"refuted: other bytes were computed by {plural(max(1, len(against)), 'signer')}; otherwise {shown}"
+    return {
+        "percent": coverage.percent,
+        "blocks": coverage.blocks,
+        "covered": sorted(coverage.covered),
+        "signers": [str(key) for key in coverage.signers],
+        "refuted": own is not None or bool(against),
+        "refuted_by": against,
+        "shown": shown,
+    }
 
 
 def _names(store: Store) -> dict[str, list[str]]:
@@ -187,14 +213,14 @@ def _fingerprint_view(fingerprint: Fingerprint) -> list[str | Table | Facts]:
 
 
 def _group_row(group: AnyGroup) -> tuple[object, ...]:
-    head = (group.name, group.kind.value, _ranges(group.layers))
+    head = (group.name, group.kind.value, number_ranges(group.layers))
     if isinstance(group, StateGroup):
         parts = ", ".join(f"{part.name} {part.dtype.value}" for part in group.parts)
         return (*head, "-", "-", "-", parts, f"snapshot every {group.every} blocks")
     return (*head, group.kv_heads, group.key_dim, group.value_dim, group.dtype.value, group.window or "-")
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def number_ranges(numbers: Sequence[int]) -> str:
     """`0-4, 6-10` for the numbers of layers."""
     runs: list[list[int]] = []
     for number in numbers:

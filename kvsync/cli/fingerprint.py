@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from kvsync_protocol.fingerprint import Difference, Fingerprints
 
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="WHAT", help="A stored artifact (name or id), or a model (name or directory).")
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="A stored artifact (name or id), a file (see below), or a model (name or directory).",
+    ),
 ]
 
 
@@ -24,7 +29,7 @@ SourceArgument = Annotated[
 class Source:
     """A side of a comparison: where its fingerprints come from."""
 
-    kind: str  # "artifact" or "model"
+    kind: str  # "artifact", "file" or "model"
     name: str
     fingerprints: Fingerprints
 
@@ -68,19 +73,23 @@ def explain(
 ) -> Outcome:
     """Name every difference between two fingerprints.
 
-    Each side is a stored artifact or a model on this host, for example: kvsync fingerprint explain
-    team/handbook smollm2-135m. --dtype and --device are those of the models.
+    Each side is a stored artifact, a model on this host, or a file: an artifact's envelope, or what `kvsync
+    fingerprint show --json` or `kvsync show --json` printed on another host. For example: kvsync fingerprint
+    explain team/handbook smollm2-135m. --dtype and --device are those of the models.
     """
     ours, theirs = (_source(run, name, dtype, device) for name in (first, second))
     found = [
         *ours.fingerprints.compatibility.differences(theirs.fingerprints.compatibility),
         *ours.fingerprints.numerics.differences(theirs.fingerprints.numerics),
     ]
-    data = {
+    data: dict[str, Any] = {
         "equal": not found,
         "first": ours.as_json(),
         "second": theirs.as_json(),
         "differences": [_as_json(difference) for difference in found],
+        "accept": {
+            accept: _verdict(ours.fingerprints, theirs.fingerprints, accept) for accept in ("equal", "canary")
+        },
     }
     if not found:
         return Outcome(data, [f"{first} and {second} have equal fingerprints"])
@@ -96,7 +105,27 @@ def explain(
                 ]
             ),
         ]
+    view += [
+        "",
+        Facts(
+            [
+                (f'accept = "{accept}"', verdict if verdict != "ok" else "the bytes of one may be used by the other")
+                for accept, verdict in data["accept"].items()
+            ]
+        ),
+    ]
     return Outcome(data, view)
+
+
+def _verdict(ours: Fingerprints, theirs: Fingerprints, accept: str) -> str:
+    """`ok`, or the code of the refusal under a policy."""
+    from kvsync_protocol.errors import MismatchError
+
+    try:
+        ours.check(theirs, accept=accept)
+    except MismatchError as error:
+        return error.code
+    return "ok"
 
 
 def _as_json(difference: Difference) -> dict[str, object]:
@@ -111,7 +140,7 @@ def _as_json(difference: Difference) -> dict[str, object]:
 
 
 def _source(run: Run, name: str, precision: Precision | None, device: str) -> Source:
-    """A stored artifact of this name or id, else a model. Raises NotFoundError `fingerprint.unknown`."""
+    """A stored artifact of this name or id, else a file, else a model. Raises NotFoundError `fingerprint.unknown`."""
     from kvsync.errors import NotFoundError, UsageError
     from kvsync_protocol.errors import MalformedError
 
@@ -121,6 +150,9 @@ def _source(run: Run, name: str, precision: Precision | None, device: str) -> So
             return Source("artifact", name, stored.manifest.fingerprints)
         except (NotFoundError, UsageError, MalformedError) as error:
             no_artifact = error
+    found = _from_file(name)
+    if found is not None:
+        return Source("file", name, found)
     try:
         return Source("model", name, open_engine(run, name, precision, device).fingerprints)
     except NotFoundError as error:
@@ -128,6 +160,41 @@ def _source(run: Run, name: str, precision: Precision | None, device: str) -> So
             raise
         raise NotFoundError(
             "fingerprint.unknown",
-            f"{name!r} is neither an artifact nor a model here",
+            f"{name!r} is neither an artifact nor a file nor a model here",
             hint="kvsync ls, kvsync model ls",
         ) from no_artifact
+
+
+def _from_file(name: str) -> Fingerprints | None:
+    """Both fingerprints in a file; None when there is no such file. An envelope's signatures are not judged.
+
+    Raises:
+        MalformedError: `fingerprint.file`, `fingerprint.fields`, `json.*`, and as `Manifest.parse`.
+        StoreError: `file.unreadable`, `file.too_large`.
+    """
+    from kvsync.files import read_limited
+    from kvsync.store.artifacts import unjudged
+    from kvsync_protocol import strictjson
+    from kvsync_protocol.envelope import Envelope
+    from kvsync_protocol.errors import MalformedError
+    from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
+    from kvsync_protocol.limits import MAX_ENVELOPE_BYTES
+
+    path = Path(name)
+    if not path.is_file():
+        return None
+    data = read_limited(path, MAX_ENVELOPE_BYTES, what="the file of fingerprints")
+    found = strictjson.loads(data, limit=MAX_ENVELOPE_BYTES, what=path.name)
+    if "payloadType" in found:
+        return unjudged(Envelope.parse(data)).fingerprints
+    sides = []
+    for kind in FingerprintKind:
+        side = found.get(kind.value)
+        if not isinstance(side, dict) or "fields" not in side:
+            raise MalformedError(
+                "fingerprint.file",
+                f"{name} holds no fingerprints",
+                hint="write one with kvsync fingerprint show --json",
+            )
+        sides.append(Fingerprint.parse(kind, side["fields"]))
+    return Fingerprints(*sides)

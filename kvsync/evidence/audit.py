@@ -7,7 +7,7 @@ although prefill is sequential. What an audit of this node's own refutes is neve
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kvsync.engines.engine import Engine
@@ -20,7 +20,7 @@ from kvsync.store import Store, StoredArtifact, StoredDivergence
 from kvsync_protocol.attestation import Attestation, Coverage, Discrepancy
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.fingerprint import Difference
-from kvsync_protocol.signing import SigningKey
+from kvsync_protocol.signing import PublicKey, SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,14 @@ def audit(
     selection: Selection | None = None,
     *,
     accept: str = "equal",
+    trusted: Collection[PublicKey] = (),
     progress: Progress = silent,
 ) -> AuditReport:
     """Recompute blocks of a stored artifact, keep a signed attestation of the outcome beside it.
 
     Blocks about which there is an unsettled divergence are always among them; recomputing them settles it.
     An id that is not here but stands in a divergence means the block in dispute of the artifact that is here.
+    Of `trusted` those are named that have signed what turns out wrong.
 
     Raises:
         NotFoundError: `store.unknown_artifact`.
@@ -108,7 +110,7 @@ def audit(
         numerics = engine.fingerprints.numerics.digest
         settled: tuple[Settlement, ...] = ()
         if not tolerated:  # other arithmetic would prove nobody wrong
-            settled = tuple(settle(store.evidence, record, found, numerics, signer) for record in disputes)
+            settled = tuple(settle(store.evidence, record, found, numerics, signer, trusted) for record in disputes)
         coverage = _attest(store, engine, signer, stored, blocks, found)
     return AuditReport(
         artifact=here,
