@@ -13,18 +13,23 @@ committed. Filling goes past the signatures, straight into the store.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from benchmarks import postgres
 from kvsync_protocol.announcement import Announcement, Moment
@@ -42,6 +47,7 @@ SHARE: Final = 100
 ASKED: Final = 64
 CLIENTS: Final = 8
 BATCH: Final = 1_000
+HEARD: Final = 2_000
 REQUEST: Final = 250
 HOSTS: Final = 100
 P99_BAR_MS: Final = 10.0
@@ -53,7 +59,6 @@ SETTINGS: Final = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
-    "wal_compression": "on",
     "autovacuum_vacuum_insert_scale_factor": "0.5",
 }
 
@@ -128,29 +133,46 @@ def announce(store: RegistryStore, first: int, count: int) -> dict[str, float]:
     return {"per_s": count / sum(took), "request_ms": 1000 * max(took)}
 
 
-def client(where: str, seed: int, known: int, seconds: float, rate: float) -> list[float]:
-    """Ask for so long, `rate` times a second or without a pause (0); milliseconds of every lookup."""
+def client(where: str, seed: int, known: int, seconds: float, rate: float) -> dict[str, Any]:
+    """Ask for so long, `rate` times a second or without a pause (0); milliseconds of every lookup after a second."""
     registry = Registry(open_store(where), Everybody())
     me = host(10**7 + seed).public
     rng = random.Random(seed)
     took: list[float] = []
+    asked = 0
     warm = time.perf_counter() + 1.0
     end = warm + seconds
     while (began := time.perf_counter()) < end:
         number = rng.randrange(known)
         have = 0 if rng.random() < 0.125 else rng.randint(1, BLOCKS)
         keys = keys_of(number)[:have]
-        query = PrefixQuery((*keys, *(block(f"{seed}.{len(took)}.{n}") for n in range(ASKED - have))))
+        query = PrefixQuery((*keys, *(block(f"{seed}.{asked}.{n}") for n in range(ASKED - have))))
         if rate:
             time.sleep(rng.uniform(0.5, 1.5) / rate)
         began = time.perf_counter()
         found = registry.lookup(me, query)
         ended = time.perf_counter()
         assert found.shared == have
+        asked += 1
         if began >= warm:
             took.append(1000 * (ended - began))
     registry.store.close()
-    return took
+    return {"ms": took, "all": asked}
+
+
+def cpu_s(server: int | None) -> float:
+    """CPU seconds so far of this process, the children that have ended, and a database server with its own."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = time.process_time() + used.ru_utime + used.ru_stime
+    if server is not None:
+        process = psutil.Process(server)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                total += times.user + times.system
+                if one == process:
+                    total += times.children_user + times.children_system
+    return total
 
 
 def ask(where: str, known: int, seconds: float, rate: float) -> dict[str, float]:
@@ -160,9 +182,11 @@ def ask(where: str, known: int, seconds: float, rate: float) -> dict[str, float]
         subprocess.Popen([*command, str(seed), str(known), str(seconds), str(rate)], stdout=subprocess.PIPE)
         for seed in range(CLIENTS)
     ]
-    took = sorted(value for process in running for value in json.loads(process.communicate()[0]))
+    told = [json.loads(process.communicate()[0]) for process in running]
     assert all(process.returncode == 0 for process in running)
+    took = sorted(value for one in told for value in one["ms"])
     return {
+        "with_warm_up": sum(one["all"] for one in told),
         "lookups_per_s": len(took) / seconds,
         "p50_ms": took[len(took) // 2],
         "p99_ms": took[len(took) * 99 // 100],
@@ -171,36 +195,53 @@ def ask(where: str, known: int, seconds: float, rate: float) -> dict[str, float]
 
 
 @contextmanager
-def place(backend: str, parent: Path) -> Iterator[tuple[str, Any]]:
-    """Where to find an empty store, and a function for its size in bytes."""
+def place(backend: str, parent: Path) -> Iterator[tuple[str, Callable[[], int], int | None]]:
+    """Where to find an empty store, a function for its size in bytes, and the server's process."""
     if backend == "postgres":
         with postgres.cluster(parent, SETTINGS) as cluster:
-            yield cluster.create("registry"), lambda: cluster.bytes("registry")
+            yield cluster.create("registry"), lambda: cluster.bytes("registry"), cluster.process.pid
     else:
         folder = Path(tempfile.mkdtemp(prefix="kvsync-registry-", dir=parent))
         try:
             path = folder / "registry.sqlite"
-            yield str(path), lambda: sum(file.stat().st_size for file in folder.iterdir())
+            yield str(path), lambda: sum(file.stat().st_size for file in folder.iterdir()), None
         finally:
             shutil.rmtree(folder)
 
 
 def measure(options: argparse.Namespace, percents: list[float]) -> Iterator[Any]:
     """One row for each size, growing the same store."""
-    with place(options.backend, options.directory) as (where, size):
+    with place(options.backend, options.directory) as (where, size, server):
         store = open_store(where)
         known = 0
         for percent in percents:
             target = int(options.artifacts * percent / 100)
             filled = fill(store, known, target)
             known = target
-            heard = announce(store, known, 2_000)
+            before = cpu_s(server)
+            heard = announce(store, known, HEARD)
+            heard_cpu = (cpu_s(server) - before) / HEARD
             if options.backend == "postgres":
                 settle(where)
-            most = ask(where, known, options.seconds, 0)["lookups_per_s"]
-            asked = {**ask(where, known, options.seconds, options.rate), "most_lookups_per_s": most}
-            row = {"artifacts": known, "keys": known * BLOCKS, "fill_per_s": filled, "bytes": size()}
-            yield {**row, "announced_per_s": heard["per_s"], "slowest_request_ms": heard["request_ms"], **asked}
+            before = cpu_s(server)
+            most = ask(where, known, options.seconds, 0)
+            asked_cpu = (cpu_s(server) - before) / most["with_warm_up"]
+            asked = {**ask(where, known, options.seconds, options.rate), "most_lookups_per_s": most["lookups_per_s"]}
+            cpu = {"lookup_cpu_ms": 1000 * asked_cpu, "announcement_cpu_ms": 1000 * heard_cpu}
+            row = {
+                "artifacts": known,
+                "keys": known * BLOCKS,
+                "fill_per_s": filled,
+                "bytes": size(),
+                "load": os.getloadavg()[0],
+            }
+            yield {
+                **row,
+                "announced_per_s": heard["per_s"],
+                "slowest_request_ms": heard["request_ms"],
+                **asked,
+                **cpu,
+            }
         store.close()
 
 
@@ -218,6 +259,7 @@ def show(row: dict[str, float]) -> None:
         f"   lookup p50 {row['p50_ms']:6.2f} p99 {row['p99_ms']:6.2f} most {row['most_ms']:7.1f} ms"
         f" at {row['lookups_per_s']:>4,.0f}/s, can {row['most_lookups_per_s']:>6,.0f}/s"
         f"   announced {row['announced_per_s']:>6,.0f}/s"
+        f" (cpu {row['lookup_cpu_ms']:.2f} and {row['announcement_cpu_ms']:.2f} ms, load {row['load']:.1f})"
         f" (a request of {REQUEST}: at most {row['slowest_request_ms']:.0f} ms)   filled {row['fill_per_s']:,.0f}/s",
         flush=True,
     )

@@ -114,7 +114,11 @@ class PostgresRegistryStore:
         """Raises UnavailableError: `registry.away`, `registry.schema_newer`."""
         self._url = url
         self._pool: Pool[Connection] = Pool(self._connect, connections)
-        self._transaction(self._migrate)
+        try:
+            self._transaction(self._migrate)
+        except BaseException:
+            self._pool.close()
+            raise
 
     def _connect(self) -> Connection:
         # The first use prepares a statement: there are few, and each is used for ever.

@@ -61,6 +61,13 @@ class SqliteRegistryStore:
         self._one_writer = threading.Lock()
         with _named(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        try:
+            self._migrate()
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def _migrate(self) -> None:
         with self._writing() as db:
             for number, script in migrations.pending("sqlite", db.execute("PRAGMA user_version").fetchone()[0]):
                 for statement in migrations.statements(script):
