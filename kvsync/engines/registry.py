@@ -39,7 +39,7 @@ def load_engine(
         NotFoundError: `model.missing`.
         EngineError: `engine.*`, one code for each reason why this model cannot run here exactly.
     """
-    _check_name(name)
+    check_engine(name)
     _check_installed()
     from kvsync.engines.transformers import load
 
@@ -85,7 +85,8 @@ def extend_shifted(engine: Engine, context: Context, tokens: Sequence[int], sche
     return shifted.extend_shifted(engine, context, tokens, schedule, shift)
 
 
-def _check_name(name: str) -> None:
+def check_engine(name: str) -> None:
+    """Raises EngineError `engine.unknown`."""
     if name not in ENGINES:
         raise EngineError("engine.unknown", f"there is no engine {name!r}", hint=f"known: {', '.join(ENGINES)}")
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kvsync.engines.registry import check_engine
 from kvsync.errors import UsageError
-from kvsync.evidence.samples import GENERATOR
+from kvsync.evidence.samples import GENERATOR, check_count
 
 _UNREPEATABLE: Final = {"OMP_DYNAMIC": "lets OpenMP choose another number of threads at every call"}
 _OFF: Final = frozenset({"", "0", "false", "off", "no"})
@@ -35,6 +36,11 @@ class Configuration:
     generator: str = GENERATOR
     limit: int = 0
     """Longest sequence; 0 takes the model's own."""
+
+    def __post_init__(self) -> None:
+        """Raises EngineError `engine.unknown`, UsageError `samples.count`, before a model is loaded."""
+        check_engine(self.engine)
+        check_count(self.samples)
 
     def params(self) -> dict[str, Any]:
         """For a child process."""

@@ -117,11 +117,16 @@ def draw(settings: Settings) -> list[Sample]:
             f"samples of {settings.generator!r} cannot be drawn here",
             hint=f"this is {GENERATOR}",
         )
-    if not 1 <= settings.count <= MAX_SAMPLES:
-        raise UsageError("samples.count", f"the number of samples is not in 1..{MAX_SAMPLES}")
+    check_count(settings.count)
     if settings.limit < 2 * settings.block_tokens + settings.decode_steps:
         raise UsageError("samples.limit", f"a model of {settings.limit} positions is too short to be proved here")
     return list(islice(_samples(settings), settings.count))
+
+
+def check_count(count: int) -> None:
+    """Raises UsageError `samples.count`."""
+    if not 1 <= count <= MAX_SAMPLES:
+        raise UsageError("samples.count", f"the number of samples is not in 1..{MAX_SAMPLES}")
 
 
 def _samples(settings: Settings) -> Iterator[Sample]:

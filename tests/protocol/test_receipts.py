@@ -61,10 +61,11 @@ def test_the_summary_is_what_follows_from_the_records() -> None:
     assert summary["references"]["uncut"]["refused"] == 2
 
 
-@pytest.mark.parametrize("bit", [0, 5])
-def test_no_byte_can_be_changed(bit: int) -> None:
-    for place in range(len(DATA)):
-        edited = DATA[:place] + bytes([DATA[place] ^ (1 << bit)]) + DATA[place + 1 :]
+def test_no_byte_can_be_changed() -> None:
+    data = make(1).encode()
+    assert Receipt.parse(data, SCORERS)
+    for place in range(len(data)):
+        edited = data[:place] + bytes([data[place] ^ (1 << place % 7)]) + data[place + 1 :]
         with pytest.raises(ProtocolError):
             Receipt.parse(edited, SCORERS)
 
