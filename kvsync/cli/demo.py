@@ -27,7 +27,10 @@ def demo(
     dtype: Annotated[Precision, typer.Option("--dtype", help="Weights, arithmetic and KV state.")] = Precision.FP32,
     device: DeviceOption = "cpu",
     doc: Annotated[
-        str | None, typer.Option("--doc", metavar="FILE", help="A text; default the protocol's specification.")
+        str | None,
+        typer.Option(
+            "--doc", metavar="FILE", help="A text; default the first sections of the protocol's specification."
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' homes and say where they are.")] = False,
 ) -> Outcome:

@@ -29,12 +29,14 @@ from kvsync_protocol.errors import CodedError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
 
 NAME = "demo/document"
+DOCUMENT_CHARS = 20_000
+"""Of the specification: more than 3,000 tokens of any model, and not more than a small one has positions for."""
 QUESTION = "\n\nQ: What names a chunk?\nA:"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`model` is a directory, `document` a text; None takes the protocol's own specification."""
+    """`model` is a directory, `document` a text; None takes the first sections of the protocol's own specification."""
 
     model: Path
     model_name: str
@@ -53,7 +55,7 @@ def run_demo(options: DemoOptions, progress: Progress = silent) -> DemoResult:
     """
     with _workspace(keep=options.keep) as root, ExitStack() as stack:
         document = root / "document.txt"
-        text = options.document or specification().read_bytes().decode()
+        text = options.document or first_sections(specification().read_bytes().decode(), DOCUMENT_CHARS)
         document.write_bytes(text.encode())
         params = {
             "model": str(options.model),
@@ -125,6 +127,12 @@ def specification() -> Path:
         if path.exists():
             return path
     raise NotFoundError("file.missing", "the specification is not installed", hint="name a text with --doc")
+
+
+def first_sections(text: str, limit: int) -> str:
+    """Whole sections from the start of a markdown text, as many as `limit` characters hold."""
+    cut = text.rfind("\n## ", 0, limit + 1)
+    return text if len(text) <= limit or cut < 0 else text[: cut + 1]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from kvsync.cli._render import Terminal
 from kvsync.cli.demo import outcome
 from kvsync.demo.result import DemoResult, OneShot, Pair
-from kvsync.demo.run import _workspace
+from kvsync.demo.run import DOCUMENT_CHARS, _workspace, first_sections, specification
 from kvsync.errors import UnavailableError
 
 
@@ -118,3 +118,12 @@ def test_a_failed_demo_keeps_what_its_hint_names_and_nothing_else(named, kept):
         fail()
     assert places[0].exists() is kept
     shutil.rmtree(places[0], ignore_errors=True)
+
+
+def test_the_demo_reads_whole_sections_and_no_more_than_it_may():
+    text = "# title\n\nabout\n\n## one\n\nfirst\n\n## two\n\nsecond\n"
+    assert first_sections(text, len(text)) == text
+    assert first_sections(text, len(text) - 1) == "# title\n\nabout\n\n## one\n\nfirst\n\n"
+    assert first_sections("no sections", 3) == "no sections"
+    shown = first_sections(specification().read_text("utf-8"), DOCUMENT_CHARS)
+    assert DOCUMENT_CHARS / 2 < len(shown) <= DOCUMENT_CHARS
