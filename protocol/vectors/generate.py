@@ -16,6 +16,7 @@ import basics
 import envelopes
 import evidence
 import geometry
+import hints
 import manifests
 import tiny
 import trees
@@ -44,6 +45,7 @@ TOPICS: Final = {
     "divergence": evidence.divergence,
     "messages": wire.messages,
     "bulk": wire.bulk,
+    "registry": hints.registry,
 }
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from kvsync_protocol import merkle, messages, strictjson
+from kvsync_protocol import merkle, messages, registry_messages, strictjson
+from kvsync_protocol.announcement import parse_statement
 from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
 from kvsync_protocol.bulk import BulkReply, BulkRequest
-from kvsync_protocol.digest import ArtifactId, Digest, hash_record
+from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record
 from kvsync_protocol.divergence import Divergence
 from kvsync_protocol.envelope import Envelope, VerifiedPayload, pae
 from kvsync_protocol.errors import ProtocolError
@@ -24,6 +25,7 @@ from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, start_key
+from kvsync_protocol.reader import artifact_place, block_places, name_place
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import PublicKey
@@ -198,6 +200,30 @@ def run_attestation(payload: str, payload_type: str, **given: str) -> dict[str, 
     return {"blocks": list(found.audited()), "refutes": found.refutes(about)}
 
 
+def run_statement(payload_type: str, payload: str) -> dict[str, Any]:
+    found = parse_statement(VerifiedPayload(payload_type, payload.encode(), ()))
+    assert parse_statement(VerifiedPayload(payload_type, found.encode(), ())) == found
+    return {"kind": type(found).__name__, "epoch": found.at.epoch, "sequence": found.at.sequence}
+
+
+def run_matches(text: str) -> dict[str, int]:
+    found = registry_messages.Matches.parse(text.encode())
+    return {"shared": found.shared, "count": len(found.matches)}
+
+
+def run_outcomes(text: str) -> dict[str, int]:
+    found = registry_messages.Outcomes.parse(text.encode())
+    return {"epoch": found.epoch, "count": len(found.outcomes)}
+
+
+def run_place(kind: str, reader: str, key: str) -> str:
+    if kind == "names":
+        return name_place(reader).hex()
+    if kind == "artifact":
+        return artifact_place(reader, ArtifactId(Digest(raw(key)))).hex()
+    return block_places(reader, [PrefixKey(Digest(raw(key)))]).hex()
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "digest": lambda text: Digest.parse(text).hex,
     "digest_raw": lambda **given: Digest(raw(given["bytes"])).hex,
@@ -250,6 +276,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "error": run_error,
     "bulk_request": run_bulk_request,
     "bulk_reply": run_bulk_reply,
+    "statement": run_statement,
+    "prefix_query": lambda text: len(registry_messages.PrefixQuery.parse(text.encode()).keys),
+    "matches": run_matches,
+    "outcomes": run_outcomes,
+    "vouched": lambda text: len(registry_messages.Vouched.parse(text.encode()).signers),
+    "place": run_place,
 }
 
 
