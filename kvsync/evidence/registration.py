@@ -10,7 +10,6 @@ import dataclasses
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from kvsync.config import Home
 from kvsync.config import Settings as NodeSettings
@@ -21,17 +20,17 @@ from kvsync.evidence.prove import CHILD, parse_head, software
 from kvsync.evidence.sequence import next_sequence, note
 from kvsync.progress import Progress, silent
 from kvsync_protocol.errors import MismatchError
-from kvsync_protocol.fingerprint import Difference
+from kvsync_protocol.fingerprint import Difference, Fingerprint, Fingerprints
 from kvsync_protocol.prereg import PREREG_SCORER, REPLAY_SCORER, Commitment, Expectation, Replayed, ReplayRun
 from kvsync_protocol.receipt import Receipt
-from kvsync_protocol.sample import FAMILY, Inputs, Outputs
+from kvsync_protocol.sample import FAMILY, Inputs, Outputs, Settings
 from kvsync_protocol.signing import SigningKey
 from kvsync_protocol.strictjson import Fields
 
 
 def create(configuration: Configuration, home: Home, signer: SigningKey, progress: Progress = silent) -> Receipt:
     """Compute, number and sign. Raises as `prove`, and StoreError `prereg.damaged`."""
-    (settings, prints), computed = _compute(configuration, None, progress)
+    (settings, prints), computed = _compute(configuration, None, progress, None)
     return Receipt.seal(
         PREREG_SCORER,
         signer,
@@ -72,13 +71,8 @@ def replay(
         generator=samples.generator,
         limit=samples.limit,
     )
-    (settings, prints), computed = _compute(given, [str(each.inputs.artifact) for each in expected], progress)
-    differing = prints.compatibility.differences(prereg.header.fingerprints.compatibility)
-    if differing:
-        names = [difference.field for difference in differing]
-        raise MismatchError(
-            "mismatch.compatibility", f"registered for another model: {', '.join(names)} differ", differing=names
-        )
+    artifacts = [str(each.inputs.artifact) for each in expected]
+    (settings, prints), computed = _compute(given, artifacts, progress, prereg.header.fingerprints.compatibility)
     if [each.inputs for each in expected] != [inputs for inputs, _ in computed]:
         raise MismatchError("mismatch.inputs", "the same settings give other tokens here than were registered")
     run = ReplayRun(
@@ -104,15 +98,28 @@ def replay(
 
 
 def _compute(
-    configuration: Configuration, artifacts: list[str] | None, progress: Progress
-) -> tuple[Any, list[tuple[Inputs, Outputs]]]:
-    """Settings and fingerprints, then inputs and canonical outputs of every sample."""
+    configuration: Configuration, artifacts: list[str] | None, progress: Progress, model: Fingerprint | None
+) -> tuple[tuple[Settings, Fingerprints], list[tuple[Inputs, Outputs]]]:
+    """Settings and fingerprints, then inputs and canonical outputs of every sample; of `model` alone, if given."""
     check_environment()
     with tempfile.TemporaryDirectory(prefix="kvsync-prereg-") as folder:
         node = Node("prereg", Path(folder) / "home", NodeSettings())
         given = {**configuration.params(), "home": str(node.home.root), "artifacts": artifacts}
-        head, *computed = run_step(CHILD, "fresh", given, progress)
-    return parse_head(head), [
-        (Inputs.parse(Fields(each["inputs"], FAMILY)), Outputs.parse(Fields(each["canonical"], FAMILY)))
-        for each in computed
-    ]
+        step = run_step(CHILD, "fresh", given, progress)
+        head = parse_head(next(step))
+        if model is not None:
+            _check_model(head[1].compatibility, model)
+        return head, [
+            (Inputs.parse(Fields(each["inputs"], FAMILY)), Outputs.parse(Fields(each["canonical"], FAMILY)))
+            for each in step
+        ]
+
+
+def _check_model(ours: Fingerprint, registered: Fingerprint) -> None:
+    differing = [difference.field for difference in ours.differences(registered)]
+    if differing:
+        raise MismatchError(
+            "mismatch.compatibility",
+            f"registered for another model: {', '.join(differing)} differ",
+            differing=differing,
+        )

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvsync_protocol import exactness, figure, strictjson
+from kvsync_protocol import exactness, strictjson
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.exactness import Drift, PathResult, Reference, Run, Sample
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.receipt import Header, Receipt, records_root
+from kvsync_protocol.receipt import Receipt, records_root
 from kvsync_protocol.sample import GraftMode, Inputs, Outputs, Settings
 from kvsync_protocol.signing import SigningKey
 
@@ -84,6 +84,3 @@ def lying(
 
 def file(envelope: Envelope, lines: Sequence[bytes]) -> bytes:
     return b"".join(line + b"\n" for line in (envelope.encode(), *lines))
-
-
-__all__ = ["KEY", "PRINTS", "STRANGER", "Header", "figure", "file", "lying", "make", "records", "run_settings"]

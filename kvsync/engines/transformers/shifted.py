@@ -45,7 +45,8 @@ def extend_shifted(
     with engine._running(context, tokens, schedule) as (cache, start):
         forward = engine._forward
         _check(engine, forward, frequencies, shift)
-        _rotate(cache, frequencies, shift)
+        if start:
+            _rotate(cache, frequencies, shift)
         parts = [
             forward(cache, tokens[begin - start : end - start], keep=0, first=begin + shift).cpu()
             for begin, end in schedule.segments(start, start + len(tokens))
