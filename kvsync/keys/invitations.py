@@ -87,7 +87,7 @@ class Invitations:
         if not 0 < life_s <= MAX_LIFE_S:
             raise UsageError("ticket.expires", f"a ticket is good for up to {MAX_LIFE_S // 86_400} days")
         ticket = Ticket(identity, secrets.token_bytes(SECRET_BYTES), seconds + life_s, tuple(addresses), registry)
-        if name is not None and any(peer.name == check_name(name) for peer in PeerBook(self._home).peers()):
+        if name is not None and check_name(name) in {peer.name for peer in PeerBook(self._home).peers()}:
             raise UsageError("peer.exists", f"{name!r} is a known peer already", hint="kvsync peer ls")
         made = Invitation(
             ticket.key.public, ticket.expires, check_roles(roles), check_patterns(names), name, trust_signer

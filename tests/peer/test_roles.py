@@ -30,6 +30,8 @@ VERBS = [
     ("get", "GET", routes.path(routes.ENVELOPE, SEEN.id)),
     ("get", "GET", routes.path(routes.LEAVES, SEEN.id)),
     ("get", "GET", routes.path(routes.TOKENS, SEEN.id)),
+    ("get", "GET", routes.path(routes.ATTESTATIONS, SEEN.id)),
+    ("get", "GET", routes.path(routes.RELATED, SEEN.id)),
     ("push", "POST", routes.OFFERS),
     ("push", "PUT", routes.path(routes.OFFER_LEAVES, SEEN.id)),
     ("push", "PUT", routes.path(routes.OFFER_TOKENS, SEEN.id)),
@@ -63,6 +65,23 @@ async def test_a_verb_needs_its_role_and_no_other_gives_it(
     async with provider.serving(), secured(getter, provider, "http/1.1") as connection:
         status, body = await asyncio.to_thread(ask_any, connection, request(method, path))
         assert status != 403 or body["code"] != "peer.role"
+
+
+@pytest.mark.parametrize(
+    ("roles", "allowed"),
+    [((), False), (("get", "compute"), False), (("audit",), True), (("push",), True)],
+)
+async def test_an_attestation_needs_audit_or_push(
+    provider: Node, getter: Node, roles: tuple[str, ...], allowed: bool
+) -> None:
+    provider.keep(SEEN)
+    provider.book.remove(getter.name)
+    provider.meet(getter, *roles)
+    async with provider.serving(), secured(getter, provider, "http/1.1") as connection:
+        data = request("POST", routes.path(routes.ATTESTATIONS, SEEN.id))
+        status, body = await asyncio.to_thread(ask_any, connection, data)
+        assert (body.get("code") != "peer.role") is allowed
+        assert status == (400 if allowed else 403)
 
 
 def ask_any(connection, data: bytes) -> tuple[int, dict[str, object]]:  # type: ignore[no-untyped-def]
@@ -116,7 +135,9 @@ def limited(provider: Node, getter: Node) -> Node:
     return provider
 
 
-@pytest.mark.parametrize("route", [routes.ENVELOPE, routes.LEAVES, routes.TOKENS])
+@pytest.mark.parametrize(
+    "route", [routes.ENVELOPE, routes.LEAVES, routes.TOKENS, routes.ATTESTATIONS, routes.RELATED]
+)
 async def test_an_artifact_out_of_sight_and_one_that_is_absent_get_the_same_answer(
     limited: Node, getter: Node, route: str
 ) -> None:
