@@ -18,6 +18,7 @@ import evidence
 import geometry
 import hints
 import manifests
+import receipts
 import tiny
 import trees
 import wire
@@ -43,6 +44,7 @@ TOPICS: Final = {
     "ref": manifests.refs,
     "attestation": evidence.attestation,
     "divergence": evidence.divergence,
+    "receipt": receipts.receipt,
     "messages": wire.messages,
     "bulk": wire.bulk,
     "registry": hints.registry,

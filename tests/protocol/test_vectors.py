@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvsync_protocol import merkle, messages, registry_messages, strictjson
+from kvsync_protocol import figure, merkle, messages, registry_messages, strictjson
 from kvsync_protocol.announcement import parse_statement
 from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
@@ -26,8 +26,10 @@ from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, start_key
 from kvsync_protocol.reader import artifact_place, block_places, name_place
+from kvsync_protocol.receipt import Receipt
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.scorers import SCORERS
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.state import StateGroup
 from tests.protocol.spec import error_codes
@@ -224,6 +226,13 @@ def run_place(kind: str, reader: str, key: str) -> str:
     return block_places(reader, [PrefixKey(Digest(raw(key)))]).hex()
 
 
+def run_receipt(text: str, signer: str | None) -> dict[str, Any]:
+    keys = [] if signer is None else [PublicKey.parse(signer)]
+    found = Receipt.parse(text.encode(), SCORERS, keys)
+    assert found.encode() == text.encode()
+    return {"records": found.header.count, "summary": dict(found.header.summary)}
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "digest": lambda text: Digest.parse(text).hex,
     "digest_raw": lambda **given: Digest(raw(given["bytes"])).hex,
@@ -282,6 +291,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "outcomes": run_outcomes,
     "vouched": lambda text: len(registry_messages.Vouched.parse(text.encode()).signers),
     "place": run_place,
+    "figure": lambda text: repr(figure.read(text)),
+    "receipt": run_receipt,
 }
 
 
