@@ -1,0 +1,48 @@
+"""Audits of every layer kind: windows that begin inside a block, both precisions, blocks far behind the window."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.forger import consistent
+from kvsync.evidence.audit import audit
+from kvsync.evidence.selection import Selection
+from kvsync.graft import deposit
+from kvsync.store import Store
+from kvsync_protocol.layout import DType
+from kvsync_protocol.signing import SigningKey
+from tests.engines.tiny_models import BLOCK, Models, some_tokens
+
+KEY, FORGER = SigningKey(bytes([41]) * 32), SigningKey(bytes([42]) * 32)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize(
+    "family", ["gemma3, window of one block", "mistral, window below a block", "gemma2, soft-capped"]
+)
+def test_sliding_layers_are_audited_from_what_a_graft_would_restore(
+    models: Models, store: Store, family: str, dtype: DType
+) -> None:
+    engine = models.engine(family, dtype)
+    stored = deposit(store, engine, KEY, some_tokens(4 * BLOCK + 9))
+    for block in range(5):  # each from a restore of its own
+        seed = next(s for s in range(1000) if Selection(1, seed=s).blocks(stored.manifest.layout) == (block,))
+        assert audit(store, engine, KEY, stored.artifact, Selection(1, seed=seed)).passed
+    forged = consistent(store, engine, stored, FORGER, 2, random.Random(1))
+    report = audit(store, engine, KEY, forged.artifact)
+    assert ({wrong.block for wrong in report.wrong}, report.exactly) == ({2}, True)
