@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from kvsync.errors import (
@@ -43,8 +43,10 @@ _KINDS: dict[str, type[CodedError]] = {
 Step = Callable[[dict[str, Any], Progress], Iterable[dict[str, Any]]]
 
 
-def run_step(module: str, step: str, params: dict[str, Any], progress: Progress) -> Iterator[dict[str, Any]]:
-    """Results of `python -m module step`, as they come.
+def run_step(
+    module: str, step: str, params: dict[str, Any], progress: Progress
+) -> Generator[dict[str, Any], None, None]:
+    """Results of `python -m module step`, as they come. Closing it ends the process.
 
     Raises:
         CodedError: the child's own error.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from kvsync.config import Home
@@ -105,14 +106,14 @@ def _compute(
     with tempfile.TemporaryDirectory(prefix="kvsync-prereg-") as folder:
         node = Node("prereg", Path(folder) / "home", NodeSettings())
         given = {**configuration.params(), "home": str(node.home.root), "artifacts": artifacts}
-        step = run_step(CHILD, "fresh", given, progress)
-        head = parse_head(next(step))
-        if model is not None:
-            _check_model(head[1].compatibility, model)
-        return head, [
-            (Inputs.parse(Fields(each["inputs"], FAMILY)), Outputs.parse(Fields(each["canonical"], FAMILY)))
-            for each in step
-        ]
+        with closing(run_step(CHILD, "fresh", given, progress)) as step:
+            head = parse_head(next(step))
+            if model is not None:
+                _check_model(head[1].compatibility, model)
+            return head, [
+                (Inputs.parse(Fields(each["inputs"], FAMILY)), Outputs.parse(Fields(each["canonical"], FAMILY)))
+                for each in step
+            ]
 
 
 def _check_model(ours: Fingerprint, registered: Fingerprint) -> None:
