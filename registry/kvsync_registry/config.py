@@ -18,14 +18,14 @@ class RegistryLimits:
     most_ttl_s: int = DAY_S
     offers: int = 200_000
     """Artifacts that one provider may announce."""
-    blocks: int = 4_000_000
-    """Prefix keys of all of them."""
+    entries: int = 5_000_000
+    """Index rows of all of them: one for each reader of an artifact, and one for each of its blocks and readers."""
     refs: int = 10_000
     """Names that one member may set."""
     attestations: int = 256
     """Of one artifact."""
     attestations_each: int = 16
-    """Of one artifact, by one signer."""
+    """Of one artifact, brought by one member: signers are made at will, members are not."""
     attestation_ttl_s: int = 30 * DAY_S
     sweep_every_s: int = MINUTE_S
     request_deadline_s: float = 20.0

@@ -66,7 +66,7 @@ class MemoryRegistryStore:
         with self._lock:
             known = self._providers.get(provider) or _Provider(provider, len(self._providers) + 1)
             live = {
-                artifact: self._claims[offer.claim].blocks
+                artifact: self._claims[offer.claim].entries
                 for artifact, offer in known.offers.items()
                 if _lives(known, offer, now)
             }
@@ -164,7 +164,7 @@ class MemoryRegistryStore:
                 for key, one in self._attestations.items()
                 if one.artifact == record.artifact and one.expires > now and key != where
             ]
-            if len(others) >= most or sum(one.signer == record.signer for one in others) >= most_each:
+            if len(others) >= most or sum(one.member == record.member for one in others) >= most_each:
                 return False
             self._attestations[where] = record
             return True

@@ -57,11 +57,11 @@ _LOOKUP: Final = _query(LOOKUP)
 _REFS_NAMED: Final = _query(REFS_NAMED)
 _REFS_AFTER: Final = _query(REFS_AFTER)
 _STANDING: Final = """
-SELECT count(*), coalesce(sum(blocks), 0)::bigint FROM offers
+SELECT count(*), coalesce(sum(entries), 0)::bigint FROM offers
 WHERE provider = %s AND generation = %s AND expires > %s
 """
 _LIVE: Final = """
-SELECT artifact, blocks FROM offers
+SELECT artifact, entries FROM offers
 WHERE provider = %s AND generation = %s AND expires > %s AND artifact = ANY(%s)
 """
 _CLAIM: Final = """
@@ -75,11 +75,11 @@ WITH new AS (
 INSERT INTO entries SELECT substr(places, 16 * n - 15, 16), id FROM new, generate_series(1, length(places) / 16) n
 """
 _OFFER: Final = """
-INSERT INTO offers (provider, artifact, claim, generation, expires, blocks)
-SELECT %s, c.artifact, c.id, %s, given.expires, c.blocks
+INSERT INTO offers (provider, artifact, claim, generation, expires, entries)
+SELECT %s, c.artifact, c.id, %s, given.expires, length(c.places) / 16
 FROM unnest(%s::bytea[], %s::bigint[]) AS given (digest, expires) JOIN claims c ON c.digest = given.digest
 ON CONFLICT (provider, artifact) DO UPDATE SET
-  claim = excluded.claim, generation = excluded.generation, expires = excluded.expires, blocks = excluded.blocks
+  claim = excluded.claim, generation = excluded.generation, expires = excluded.expires, entries = excluded.entries
 """
 _REF: Final = """
 INSERT INTO refs (name, signer, sequence, artifact, expires, envelope, member) VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -183,11 +183,11 @@ class PostgresRegistryStore:
             query = "SELECT id, epoch, sequence, generation FROM providers WHERE key = %s FOR NO KEY UPDATE"
             number, epoch, sequence, generation = _one(db, query, [provider.raw])
             values = (number, generation, now)
-            count, blocks = _one(db, _STANDING, values)
+            count, entries = _one(db, _STANDING, values)
             rows = db.execute(_LIVE, (*values, [one.raw for one in artifacts])).fetchall()
             by_raw = {one.raw: one for one in artifacts}
             live = {by_raw[bytes(artifact)]: held for artifact, held in rows}
-            found = rule(Standing(epoch, sequence, live, count, blocks))
+            found = rule(Standing(epoch, sequence, live, count, entries))
             if found is None:
                 raise psycopg.Rollback  # not even the provider's row is kept
             _apply(db, number, generation + found.renew, found)
@@ -228,16 +228,16 @@ class PostgresRegistryStore:
             _lock(db, artifact)
             total, own = _one(
                 db,
-                "SELECT count(*), count(*) FILTER (WHERE signer = %(signer)s) FROM attestations WHERE"
+                "SELECT count(*), count(*) FILTER (WHERE member = %(member)s) FROM attestations WHERE"
                 " artifact = %(artifact)s AND expires > %(now)s AND (signer, digest) <> (%(signer)s, %(digest)s)",
-                {"artifact": artifact, "signer": signer, "digest": digest, "now": now},
+                {"artifact": artifact, "signer": signer, "digest": digest, "now": now, "member": record.member.raw},
             )
             if total >= most or own >= most_each:
                 return False
             db.execute(
-                "INSERT INTO attestations VALUES (%s, %s, %s, %s, %s) ON CONFLICT (artifact, signer, digest)"
-                " DO UPDATE SET envelope = excluded.envelope, expires = excluded.expires",
-                (artifact, signer, digest, record.envelope, record.expires),
+                "INSERT INTO attestations VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (artifact, signer, digest)"
+                " DO UPDATE SET envelope = excluded.envelope, expires = excluded.expires, member = excluded.member",
+                (artifact, signer, digest, record.envelope, record.expires, record.member.raw),
             )
             return True
 

@@ -46,7 +46,7 @@ class Plan:
     epoch: int = 0
     sequence: int = 0
     offers: int = 0
-    blocks: int = 0
+    entries: int = 0
     renew: bool = False
     live: dict[ArtifactId, int] = field(default_factory=dict)
     put: dict[ArtifactId, tuple[Claim, int]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.epoch, self.sequence = self.standing.epoch, self.standing.sequence
-        self.offers, self.blocks = self.standing.offers, self.standing.blocks
+        self.offers, self.entries = self.standing.offers, self.standing.entries
         self.live = dict(self.standing.live)
 
     def hear(self, statement: Statement) -> str:
@@ -82,7 +82,7 @@ class Plan:
 
     def _end_all(self) -> None:
         self.renew = True
-        self.offers = self.blocks = 0
+        self.offers = self.entries = 0
         self.live.clear()
         self.put.clear()
         self.drop.clear()
@@ -91,19 +91,20 @@ class Plan:
         self.put.pop(artifact, None)
         if artifact in self.live:
             self.offers -= 1
-            self.blocks -= self.live.pop(artifact)
+            self.entries -= self.live.pop(artifact)
             self.drop.add(artifact)
 
     def _announce(self, announcement: Announcement) -> str:
         before = self.live.get(announcement.artifact)
         offers = self.offers + (before is None)
-        blocks = self.blocks + len(announcement.keys) - (before or 0)
-        if offers > self.limits.offers or blocks > self.limits.blocks:
+        claim = claim_of(announcement)
+        entries = self.entries + claim.entries - (before or 0)
+        if offers > self.limits.offers or entries > self.limits.entries:
             return FULL
-        self.offers, self.blocks = offers, blocks
-        self.live[announcement.artifact] = len(announcement.keys)
+        self.offers, self.entries = offers, entries
+        self.live[announcement.artifact] = claim.entries
         self.drop.discard(announcement.artifact)
-        self.put[announcement.artifact] = (claim_of(announcement), self._until(announcement.ttl_s))
+        self.put[announcement.artifact] = (claim, self._until(announcement.ttl_s))
         return OK
 
     def change(self) -> Change | None:

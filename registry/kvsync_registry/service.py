@@ -171,7 +171,7 @@ class Registry:
         self._known(caller, artifact)
         now = self.now()
         record = AttestationRecord(
-            artifact, vouched.signers[0], sha256(verified.payload), data, now + self.limits.attestation_ttl_s
+            artifact, vouched.signers[0], sha256(verified.payload), data, now + self.limits.attestation_ttl_s, caller
         )
         if not self.store.put_attestation(record, now, self.limits.attestations, self.limits.attestations_each):
             raise FullError("registry.full", "this artifact has as many attestations as it may")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,14 +54,14 @@ class SqliteRegistryStore:
         """Open the file, made for this user alone when absent.
 
         Raises:
-            UnavailableError: `registry.away`, `registry.schema_newer`.
+            UnavailableError: `registry.away`, `registry.lax_mode`, `registry.schema_newer`.
             FullError: `registry.disk`.
         """
         self._path = path
         self._pool = Pool(self._connect, readers)
         self._one_writer = threading.Lock()
         with _named(path):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            _make(path)
         try:
             self._migrate()
         except BaseException:
@@ -166,14 +167,20 @@ class SqliteRegistryStore:
         with self._writing() as db:
             artifact, signer = record.artifact.raw, record.signer.raw
             total, own = db.execute(
-                "SELECT count(*), coalesce(sum(signer = :signer), 0) FROM attestations"
+                "SELECT count(*), coalesce(sum(member = :member), 0) FROM attestations"
                 " WHERE artifact = :artifact AND expires > :now AND (signer, digest) <> (:signer, :digest)",
-                {"artifact": artifact, "signer": signer, "digest": record.digest.raw, "now": now},
+                {
+                    "artifact": artifact,
+                    "signer": signer,
+                    "digest": record.digest.raw,
+                    "now": now,
+                    "member": record.member.raw,
+                },
             ).fetchone()
             if total >= most or own >= most_each:
                 return False
-            values = (artifact, signer, record.digest.raw, record.envelope, record.expires)
-            db.execute("INSERT OR REPLACE INTO attestations VALUES (?, ?, ?, ?, ?)", values)
+            values = (artifact, signer, record.digest.raw, record.envelope, record.expires, record.member.raw)
+            db.execute("INSERT OR REPLACE INTO attestations VALUES (?, ?, ?, ?, ?, ?)", values)
             return True
 
     def attestations(self, artifact: ArtifactId, now: int, limit: int) -> list[bytes]:
@@ -235,13 +242,13 @@ def _standing(
 ) -> Standing:
     living = "FROM offers WHERE provider = ? AND generation = ? AND expires > ?"
     values = (provider, generation, now)
-    count, blocks = db.execute(f"SELECT count(*), coalesce(sum(blocks), 0) {living}", values).fetchone()
+    count, entries = db.execute(f"SELECT count(*), coalesce(sum(entries), 0) {living}", values).fetchone()
     live = {}
     for artifact in artifacts:
-        row = db.execute(f"SELECT blocks {living} AND artifact = ?", (*values, artifact.raw)).fetchone()
+        row = db.execute(f"SELECT entries {living} AND artifact = ?", (*values, artifact.raw)).fetchone()
         if row is not None:
             live[artifact] = row[0]
-    return Standing(epoch, sequence, live, count, blocks)
+    return Standing(epoch, sequence, live, count, entries)
 
 
 def _put(db: sqlite3.Connection, provider: int, generation: int, change: Change) -> None:
@@ -258,12 +265,22 @@ def _put(db: sqlite3.Connection, provider: int, generation: int, change: Change)
             db.executemany("INSERT INTO entries VALUES (?, ?)", rows)
         db.execute(
             "INSERT OR REPLACE INTO offers VALUES (?, ?, ?, ?, ?, ?)",
-            (provider, artifact.raw, found[0], generation, expires, claim.blocks),
+            (provider, artifact.raw, found[0], generation, expires, claim.entries),
         )
 
 
 def _parts(rows: list[Any]) -> Iterator[list[Any]]:
     return (rows[at : at + SWEPT_AT_ONCE] for at in range(0, len(rows), SWEPT_AT_ONCE))
+
+
+def _make(path: Path) -> None:
+    """The file, if absent, for this user alone; SQLite gives its side files the same mode."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+            raise UnavailableError("registry.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

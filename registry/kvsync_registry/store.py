@@ -40,6 +40,11 @@ class Claim:
     places: bytes
 
     @property
+    def entries(self) -> int:
+        """Index rows that it takes."""
+        return len(self.places) // PLACE_BYTES
+
+    @property
     def digest(self) -> bytes:
         """Equal for equal claims."""
         numbers = self.blocks.to_bytes(8, "big") + self.size.to_bytes(8, "big")
@@ -54,14 +59,14 @@ def split_places(places: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One provider before a change. `live` has the blocks of those asked artifacts that it offers;
-    `offers` and `blocks` count all that it offers."""
+    """One provider before a change. `live` has the index rows of those asked artifacts that it offers;
+    `offers` and `entries` count all its offers and their index rows."""
 
     epoch: int = 0
     sequence: int = 0
     live: Mapping[ArtifactId, int] = field(default_factory=dict)
     offers: int = 0
-    blocks: int = 0
+    entries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +114,14 @@ class RefOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AttestationRecord:
-    """`digest` is that of the payload; one of a kind is kept once."""
+    """`digest` is that of the payload; one of a kind is kept once. `member` is who brought it."""
 
     artifact: ArtifactId
     signer: PublicKey
     digest: Digest
     envelope: bytes
     expires: int
+    member: PublicKey
 
 
 class RegistryStore(Protocol):
@@ -151,7 +157,7 @@ class RegistryStore(Protocol):
         ...
 
     def put_attestation(self, record: AttestationRecord, now: int, most: int, most_each: int) -> bool:
-        """Keep it, unless its artifact has `most` or its signer `most_each` of it already."""
+        """Keep it, unless its artifact has `most`, or `most_each` that this member brought, already."""
         ...
 
     def attestations(self, artifact: ArtifactId, now: int, limit: int) -> list[bytes]:

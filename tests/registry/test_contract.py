@@ -197,7 +197,7 @@ def test_only_the_caller_s_own_statements_count(world: World) -> None:
 
 
 def test_caps_hold_and_count_only_what_lives(store: RegistryStore) -> None:
-    world = World(store, RegistryLimits(offers=2, blocks=10))
+    world = World(store, RegistryLimits(offers=2, entries=12))
     world.join("alpha", "beta")
     assert [world.announce("alpha", name, name * 3, ttl_s=600) for name in "abc"] == ["ok", "ok", "registry.full"]
     assert world.announce("beta", "c", "ccc") == "ok"
@@ -337,8 +337,9 @@ def test_names_come_page_by_page_and_their_number_is_capped(store: RegistryStore
 
 def test_attestations_belong_to_artifacts_that_the_caller_sees(store: RegistryStore) -> None:
     world = World(store, RegistryLimits(attestations=4, attestations_each=2))
-    world.join("alpha", "beta", "gamma")
-    world.announce("alpha", "a", "abc", readers=[str(key("beta").public)])
+    world.join("alpha", "gamma")
+    world.join("beta", "delta", "epsilon", tenant="red")
+    world.announce("alpha", "a", "abc", readers=[tenant("red")])
     kind = "application/vnd.kvsync.attestation+json"
 
     def attest(host: str, signer: str, text: str) -> None:
@@ -347,18 +348,24 @@ def test_attestations_belong_to_artifacts_that_the_caller_sees(store: RegistrySt
 
     with pytest.raises(NotFoundError):
         attest("gamma", "s1", "seen by me")
-    for signer, text in [("s1", "one"), ("s1", "one"), ("s1", "two"), ("s2", "one"), ("s3", "one")]:
-        attest("beta", signer, text)
-    for signer, text in [("s1", "three"), ("s4", "one")]:
+    for host, signer, text in [
+        ("beta", "s1", "one"),
+        ("beta", "s1", "one"),
+        ("beta", "s1", "two"),
+        ("delta", "s2", "one"),
+        ("delta", "s3", "one"),
+    ]:
+        attest(host, signer, text)
+    for host in ("beta", "epsilon"):
         with pytest.raises(FullError):
-            attest("beta", signer, text)
+            attest(host, "s4", "one")
     forged = Vouched((key("s9").public,), Envelope.seal(kind, b"x", key("s8")))
     with pytest.raises(TrustError):
         world.registry.attest(key("beta").public, artifact("a"), forged)
     found = world.registry.attestations(key("beta").public, artifact("a")).envelopes
     assert sorted(envelope.payload for envelope in found) == [b"one", b"one", b"one", b"two"]
     world.now += world.registry.limits.attestation_ttl_s
-    world.announce("alpha", "a", "abc", readers=[str(key("beta").public)])
+    world.announce("alpha", "a", "abc", readers=[tenant("red")])
     assert world.registry.attestations(key("beta").public, artifact("a")).envelopes == ()
     world.registry.sweep()
     attest("beta", "s4", "one")

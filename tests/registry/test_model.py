@@ -19,7 +19,7 @@ from kvsync_registry.sqlite import SqliteRegistryStore
 from tests.registry.world import World, artifact, key
 
 HOSTS = ("alpha", "beta", "gamma")
-LIMITS = RegistryLimits(offers=4, blocks=14, least_ttl_s=10, most_ttl_s=100)
+LIMITS = RegistryLimits(offers=4, entries=22, least_ttl_s=10, most_ttl_s=100)
 TENANTS = {"alpha": "red", "beta": "red", "gamma": None}
 READERS = [("members",), (tenant("red"),), (str(key("gamma").public),), ("members", tenant("red"))]
 PROMPTS = st.lists(st.integers(0, 1), max_size=5).map(tuple)
@@ -56,11 +56,12 @@ class Listed:
             return "ok"
         assert isinstance(statement, Announcement)
         assert name is not None
-        others = [one for n, one in self.alive(host, now).items() if n != name]
-        if len(others) >= LIMITS.offers or sum(len(one.prompt) for one in others) + len(prompt) > LIMITS.blocks:
-            return "registry.full"
         expires = now + min(max(statement.ttl_s, LIMITS.least_ttl_s), LIMITS.most_ttl_s)
-        self.offers[host, name] = Offer(prompt, statement.readers, expires)
+        new = Offer(prompt, statement.readers, expires)
+        others = [one for n, one in self.alive(host, now).items() if n != name]
+        if len(others) >= LIMITS.offers or sum(map(rows, others)) + rows(new) > LIMITS.entries:
+            return "registry.full"
+        self.offers[host, name] = new
         return "ok"
 
     def lookup(self, host: str, prompt: tuple[int, ...], now: int) -> tuple[int, set[tuple[ArtifactId, str]]]:
@@ -72,6 +73,10 @@ class Listed:
         ]
         most = max((length for length, _, _ in seen), default=0)
         return most, {(name, who) for length, name, who in seen if length == most and most}
+
+
+def rows(offer: Offer) -> int:
+    return (1 + len(offer.prompt)) * len(offer.readers)
 
 
 def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -23,7 +23,7 @@ from kvsync_protocol.reader import PLACE_BYTES
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.registry_messages import Vouched
 from kvsync_registry.config import RegistryLimits
-from kvsync_registry.errors import FullError
+from kvsync_registry.errors import FullError, UnavailableError
 from tests.registry.replica import HOSTS, LIMITS
 from tests.registry.world import World, artifact, key
 
@@ -65,7 +65,7 @@ def check_rows(where: str) -> None:
         "SELECT count(*) FROM offers o LEFT JOIN claims c ON c.id = o.claim"
         " LEFT JOIN providers p ON p.id = o.provider"
         " WHERE c.id IS NULL OR p.id IS NULL OR o.generation > p.generation OR c.artifact <> o.artifact"
-        " OR c.blocks <> o.blocks"
+        " OR length(c.places) <> 16 * o.entries"
     )
     assert wrong == [(0,)]
     for (count,) in ask(
@@ -242,8 +242,17 @@ def test_a_newer_database_is_refused(where: str) -> None:
     else:
         with psycopg.connect(where) as pg:
             pg.execute("INSERT INTO schema_versions VALUES (99)")
-    from kvsync_registry.errors import UnavailableError
-
     with pytest.raises(UnavailableError) as caught:
         open_store(where)
     assert caught.value.code == "registry.schema_newer"
+
+
+def test_a_file_that_others_can_read_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "a.sqlite")).close()
+    assert (tmp_path / "a.sqlite").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "link.sqlite").symlink_to(tmp_path / "a.sqlite")
+    (tmp_path / "a.sqlite").chmod(0o644)
+    for name, code in [("a", "registry.lax_mode"), ("link", "registry.away")]:
+        with pytest.raises(UnavailableError) as caught:
+            open_store(str(tmp_path / f"{name}.sqlite"))
+        assert caught.value.code == code

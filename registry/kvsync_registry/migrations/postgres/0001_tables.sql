@@ -7,7 +7,7 @@ CREATE TABLE claims (
 CREATE TABLE entries (place bytea NOT NULL, claim bigint NOT NULL, PRIMARY KEY (place, claim));
 CREATE TABLE offers (
   provider bigint NOT NULL REFERENCES providers (id), artifact bytea NOT NULL, claim bigint NOT NULL REFERENCES claims (id),
-  generation bigint NOT NULL, expires bigint NOT NULL, blocks bigint NOT NULL,
+  generation bigint NOT NULL, expires bigint NOT NULL, entries bigint NOT NULL,
   PRIMARY KEY (provider, artifact)) WITH (fillfactor = 85);
 CREATE INDEX offers_by_claim ON offers (claim, provider);
 CREATE TABLE refs (
@@ -20,4 +20,4 @@ CREATE TABLE ref_readers (
 CREATE INDEX ref_readers_by_ref ON ref_readers (ref);
 CREATE TABLE attestations (
   artifact bytea NOT NULL, signer bytea NOT NULL, digest bytea NOT NULL, envelope bytea NOT NULL, expires bigint NOT NULL,
-  PRIMARY KEY (artifact, signer, digest));
+  member bytea NOT NULL, PRIMARY KEY (artifact, signer, digest));

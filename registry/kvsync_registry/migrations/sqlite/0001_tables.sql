@@ -7,7 +7,7 @@ CREATE TABLE claims (
 CREATE TABLE entries (place BLOB NOT NULL, claim INTEGER NOT NULL, PRIMARY KEY (place, claim)) WITHOUT ROWID;
 CREATE TABLE offers (
   provider INTEGER NOT NULL REFERENCES providers (id), artifact BLOB NOT NULL, claim INTEGER NOT NULL REFERENCES claims (id),
-  generation INTEGER NOT NULL, expires INTEGER NOT NULL, blocks INTEGER NOT NULL,
+  generation INTEGER NOT NULL, expires INTEGER NOT NULL, entries INTEGER NOT NULL,
   PRIMARY KEY (provider, artifact)) WITHOUT ROWID;
 CREATE INDEX offers_by_claim ON offers (claim, provider, generation, expires);
 CREATE TABLE refs (
@@ -20,4 +20,4 @@ CREATE TABLE ref_readers (
 CREATE INDEX ref_readers_by_ref ON ref_readers (ref);
 CREATE TABLE attestations (
   artifact BLOB NOT NULL, signer BLOB NOT NULL, digest BLOB NOT NULL, envelope BLOB NOT NULL, expires INTEGER NOT NULL,
-  PRIMARY KEY (artifact, signer, digest));
+  member BLOB NOT NULL, PRIMARY KEY (artifact, signer, digest));
