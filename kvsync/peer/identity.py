@@ -55,7 +55,7 @@ class NodeIdentity:
         return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), protocol)
 
     def join_server_context(self) -> ssl.SSLContext:
-        """A context in which any key may come, and proves itself: for the join lane alone (SPEC 8.4)."""
+        """A context in which any key may come, and proves itself: for the join lane alone (KEYS 5)."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER, (), join.ALPN)
         context.load_verify_locations(cadata=_join_anchor())
         context.num_tickets = 0

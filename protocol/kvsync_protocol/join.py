@@ -1,4 +1,4 @@
-"""Joining: the one exchange on the join lane, in which a ticket is spent (SPEC 8.4).
+"""Joining: the one exchange on the join lane, in which a ticket is spent (KEYS 5).
 
     frame    length u32 BE ‖ JSON of that length
     request  an envelope: a JoinRequest signed by the key that the ticket's secret gives

@@ -1,4 +1,4 @@
-"""Revocation lists: one authority's word that keys no longer count, with a sequence number (SPEC 7.2).
+"""Revocation lists: one authority's word that keys no longer count, with a sequence number (KEYS 2).
 
 A list is complete: it replaces the authority's earlier one. Which authorities count, and for which keys, is
 decided by whoever reads it; a key can always revoke itself.

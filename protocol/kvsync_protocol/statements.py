@@ -1,4 +1,4 @@
-"""What a node says about keys at every contact: successors and revocation lists, as signed (SPEC 7.3).
+"""What a node says about keys at every contact: successors and revocation lists, as signed (KEYS 3).
 
 The digest lets two nodes see that they hold the same without sending it.
 """

@@ -1,4 +1,4 @@
-"""Successors: a key's owner says which key follows it, signed by both (SPEC 7.1).
+"""Successors: a key's owner says which key follows it, signed by both (KEYS 1).
 
 The old key vouches for the new one, the new one agrees. Until `until` both count, afterwards only the new
 one. Who applies it, and to which list, is decided by whoever listed the old key.

@@ -1,4 +1,4 @@
-"""Tickets: all that another host needs to join, in one word (SPEC 8.4).
+"""Tickets: all that another host needs to join, in one word (KEYS 4).
 
     kvt1_ ‖ base64url( identity 32 ‖ secret 16 ‖ expires u40 ‖ count u8 ‖ addresses ‖ registry ‖ check 4 )
     address   04 ‖ IPv4 4 ‖ port u16   06 ‖ IPv6 16 ‖ port u16   00 ‖ length u8 ‖ host ‖ port u16
@@ -38,7 +38,7 @@ class Ticket:
     `Ticket.parse(str(t)) == t`; an address is written in its shortest form.
 
     Raises:
-        MalformedError: `ticket.address`, `ticket.secret`, `ticket.expires`.
+        MalformedError: `ticket.address`, `ticket.syntax`.
     """
 
     identity: PublicKey
@@ -49,9 +49,9 @@ class Ticket:
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:
-            raise MalformedError("ticket.secret", f"a ticket's secret has {SECRET_BYTES} bytes")
+            raise MalformedError("ticket.syntax", f"a ticket's secret has {SECRET_BYTES} bytes")
         if not 0 <= self.expires < 2**40:
-            raise MalformedError("ticket.expires", "no time that a ticket can have")
+            raise MalformedError("ticket.syntax", "no time that a ticket can have")
         if not 1 <= len(self.addresses) <= MAX_ADDRESSES:
             raise MalformedError("ticket.address", f"a ticket has 1 to {MAX_ADDRESSES} addresses")
         for address in (*self.addresses, *([self.registry] if self.registry is not None else [])):

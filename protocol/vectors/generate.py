@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import acquaintance
 import basics
 import envelopes
 import evidence
@@ -48,6 +49,8 @@ TOPICS: Final = {
     "messages": wire.messages,
     "bulk": wire.bulk,
     "registry": hints.registry,
+    "statements": acquaintance.statements,
+    "tickets": acquaintance.tickets,
 }
 
 

@@ -96,6 +96,14 @@ def public(number: int) -> bytes:
     return secret(number).public_key().public_bytes_raw()
 
 
+def public_of(seed: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
+def sign(seed: bytes, message: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(seed).sign(message)
+
+
 def key_text(number: int) -> str:
     return "ed25519:" + base64.urlsafe_b64encode(public(number)).decode().rstrip("=")
 

@@ -25,10 +25,16 @@ def _hello(c: Cases) -> None:
         "software": "kvsync 0.1.0",
         "signers": [ref.key_text(1)],
         "roles": ["get", "push"],
+        "statements": None,
     }
     c.ok("a hello", "hello", hello, text=json.dumps(hello))
     c.ok("a hello with members of a later version", "hello", hello, text=json.dumps({**hello, "motto": {}}))
+    said = {**hello, "statements": "sha256:" + "11" * 32}
+    c.ok("a hello with statements about keys", "hello", said, text=json.dumps(said))
+    earlier = json.dumps({k: v for k, v in hello.items() if k != "statements"})
+    c.ok("a hello of before there were statements", "hello", hello, text=earlier)
     for name, code, change in [
+        ("statements that are no digest", "digest.syntax", {"statements": "none"}),
         ("another protocol", "version.protocol", {"protocol": 2, "signers": "all"}),
         ("protocol 0", "message.range", {"protocol": 0}),
         ("a protocol that is true", "message.type", {"protocol": True}),

@@ -1,4 +1,4 @@
-"""SPEC.md, read for tests: its sections and the codes in its tables."""
+"""SPEC.md and its companion KEYS.md, read for tests: sections and the codes in their tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
+KEYS = (ROOT / "protocol" / "KEYS.md").read_text(encoding="utf-8")
 
 
 def sections() -> set[str]:
@@ -14,20 +15,34 @@ def sections() -> set[str]:
     return set(re.findall(r"^##+ (\d+(?:\.\d+)?) ", TEXT, re.MULTILINE))
 
 
+def key_sections() -> set[str]:
+    """The same of KEYS.md."""
+    return set(re.findall(r"^## (\d+) ", KEYS, re.MULTILINE))
+
+
 def _codes(table: str) -> set[str]:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    return {code for row in rows for code in re.findall(r"`([a-z0-9_]+\.[a-z0-9_]+)`", row)}
+    found = {code for row in rows for code in re.findall(r"`([a-z0-9_]+\.[a-z0-9_]+)`", row)}
+    for kind in (kind for row in rows for kind in re.findall(r"`\*\.([a-z]+)`", row)):
+        families = re.findall(r"[a-z]+", re.findall(r"`\*` stands each of ([a-z, \n]+)\.", TEXT)[0])
+        found |= {f"{family}.{kind}" for family in families if (family, kind) != ("envelope", "unknown")}
+    return found
 
 
-def _tables() -> list[str]:
-    return TEXT.split("\n## 9 ")[1].split("\n## ")[0].split("A node may also answer")
+def _tables(number: int) -> set[str]:
+    """The codes of the first table of each text, or of the second."""
+    parts = [
+        text.split(heading)[1].split("\n## ")[0].split("A node may also answer")[number]
+        for text, heading in ((TEXT, "\n## 9 "), (KEYS, "\n## 6 "))
+    ]
+    return set().union(*map(_codes, parts))
 
 
 def error_codes() -> set[str]:
     """The codes that this protocol defines."""
-    return _codes(_tables()[0])
+    return _tables(0)
 
 
 def node_codes() -> set[str]:
     """Further codes with which a node may answer."""
-    return _codes(_tables()[1])
+    return _tables(1)

@@ -21,6 +21,7 @@ from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
 from kvsync_protocol.group import DType, Group
 from kvsync_protocol.groups import parse_group
+from kvsync_protocol.join import JoinAnswer, JoinRequest
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
@@ -28,10 +29,14 @@ from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, sta
 from kvsync_protocol.reader import artifact_place, block_places, name_place
 from kvsync_protocol.receipt import Receipt
 from kvsync_protocol.ref import Ref
+from kvsync_protocol.revocation import RevocationList
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.scorers import SCORERS
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.state import StateGroup
+from kvsync_protocol.statements import KeyStatements
+from kvsync_protocol.successor import Successor
+from kvsync_protocol.ticket import Ticket
 from tests.protocol.spec import error_codes
 
 VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -157,6 +162,7 @@ def run_hello(text: str) -> dict[str, Any]:
         "software": found.software,
         "signers": list(map(str, found.signers)),
         "roles": list(found.roles),
+        "statements": None if found.statements is None else str(found.statements),
     }
 
 
@@ -233,6 +239,43 @@ def run_receipt(text: str, signer: str | None) -> dict[str, Any]:
     return {"records": found.header.count, "summary": dict(found.header.summary)}
 
 
+def run_successor(envelope: str) -> dict[str, Any]:
+    found = Successor.open(Envelope.parse(envelope.encode()))
+    return {"kind": found.kind, "old": str(found.old), "new": str(found.new), "until": found.until}
+
+
+def run_revocations(envelope: str) -> dict[str, Any]:
+    found = RevocationList.open(Envelope.parse(envelope.encode()))
+    return {"authority": str(found.authority), "sequence": found.sequence, "keys": list(map(str, found.keys))}
+
+
+def run_key_statements(text: str) -> dict[str, Any]:
+    found = KeyStatements.parse(text.encode())
+    return {"count": len(found.successors) + len(found.revocations), "digest": found.digest.hex}
+
+
+def run_ticket(text: str) -> dict[str, Any]:
+    found = Ticket.parse(text)
+    assert str(found) == text
+    return {
+        "identity": str(found.identity),
+        "key": str(found.key.public),
+        "expires": found.expires,
+        "addresses": list(found.addresses),
+        "registry": found.registry,
+    }
+
+
+def run_join(envelope: str, key: str) -> dict[str, str]:
+    found, _ = JoinRequest.open(Envelope.parse(envelope.encode()), {PublicKey.parse(key)})
+    return {"joiner": str(found.joiner), "name": found.about.name}
+
+
+def run_join_answer(text: str) -> list[str] | str:
+    found = JoinAnswer.parse(text.encode())
+    return list(found.roles) if isinstance(found, JoinAnswer) else found.code
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "digest": lambda text: Digest.parse(text).hex,
     "digest_raw": lambda **given: Digest(raw(given["bytes"])).hex,
@@ -291,6 +334,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "outcomes": run_outcomes,
     "vouched": lambda text: len(registry_messages.Vouched.parse(text.encode()).signers),
     "place": run_place,
+    "successor": run_successor,
+    "revocations": run_revocations,
+    "statements": run_key_statements,
+    "ticket": run_ticket,
+    "join": run_join,
+    "join_answer": run_join_answer,
     "figure": lambda text: repr(figure.read(text)),
     "receipt": run_receipt,
 }
