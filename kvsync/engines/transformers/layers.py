@@ -51,6 +51,11 @@ class Known:
     holds: frozenset[str]
     """Every attribute that one may have."""
 
+    @staticmethod
+    def of(layer: object) -> Known | None:
+        """What is known of the layer's very class; of one derived from it, nothing."""
+        return KNOWN.get(type(layer))
+
 
 KNOWN: Final[dict[type, Known]] = {
     RoomyLayer: Known(LayerKind.FULL, False, _KEYS | {"_room", "_views"}),
@@ -85,7 +90,7 @@ def new_cache(config: Any) -> DynamicCache:
 
 def known(layer: object, index: int) -> Known:
     """Raises EngineError `engine.unsupported_layer` unless the layer's class is exactly one of those above."""
-    found = KNOWN.get(type(layer))
+    found = Known.of(layer)
     if found is None:
         name = type(layer).__name__
         raise EngineError(

@@ -8,7 +8,7 @@ from typing import Any
 from transformers.cache_utils import DynamicCache
 
 from kvsync.engines.transformers.dtypes import TO_TORCH
-from kvsync.engines.transformers.layers import KNOWN
+from kvsync.engines.transformers.layers import Known
 from kvsync.engines.transformers.recurrent import deviation, parts_of
 from kvsync.engines.transformers.slots import AttentionSlot, Slot
 from kvsync.errors import EngineError
@@ -28,14 +28,14 @@ def check_cache(cache: DynamicCache, slots: Sequence[Slot], position: int) -> No
             raise EngineError("engine.restore", f"layer {slot.layer} {wrong}", layer=slot.layer)
     keeping = {slot.layer for slot in slots}
     for index, layer in enumerate(cache.layers):
-        what = KNOWN.get(type(layer))
+        what = Known.of(layer)
         if what is None or (index not in keeping and (what.attention or what.recurrent)):
             raise EngineError("engine.restore", f"layer {index} is not one of those known", layer=index)
 
 
 def _wrong_with(layer: Any, slot: Slot, position: int) -> str:
     """What keeps a layer from being a fresh run's at `position`; empty when nothing does."""
-    what = KNOWN.get(type(layer))
+    what = Known.of(layer)
     if what is None:
         return f"is a {type(layer).__name__}"
     if isinstance(slot, AttentionSlot):
