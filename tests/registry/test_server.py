@@ -245,14 +245,19 @@ async def test_many_artifacts_are_told_in_requests_that_a_registry_takes_and_onl
         assert link._batch()
 
 
+def start_program(node: Node, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """`kvsync-registry` for a home, and what it says when it is up."""
+    command = [sys.executable, "-c", "import sys; from kvsync.cli._registry import main; sys.exit(main())"]
+    command += ["--home", str(node.home.root), "--listen", "127.0.0.1:0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
+
+
 def test_the_program_serves_a_home_until_it_is_told_to_stop(tmp_path: Path) -> None:
     node = Node(tmp_path, "registry")
     PeerBook(node.home).add(Peer("team/alpha", key("alpha").public, (), ("get", "push")))
-    command = [sys.executable, "-c", "import sys; from kvsync.cli._registry import main; sys.exit(main())"]
-    command += ["--home", str(node.home.root), "--listen", "127.0.0.1:0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
+    process, told = start_program(node)
 
     async def talk() -> None:
         peer = Peer("registry", node.keys.peer.public, (told["address"],))
@@ -268,6 +273,38 @@ def test_the_program_serves_a_home_until_it_is_told_to_stop(tmp_path: Path) -> N
     _, log = process.communicate(timeout=20)
     assert process.returncode == 0, log
     assert (node.home.root / "registry.sqlite").stat().st_mode & 0o777 == 0o600
+    node.close()
+
+
+async def test_when_one_of_two_replicas_is_killed_the_other_knows_all_it_was_told(
+    tmp_path: Path, database: str
+) -> None:
+    node = Node(tmp_path, "registry")
+    node.book.add(Peer("alpha", key("alpha").public, (), ("get", "push")))
+    replicas = [start_program(node, "--database", database) for _ in range(2)]
+    link = RegistryLink(
+        key("alpha"),
+        1,
+        lambda: RegistryClient(
+            Peer("registry", node.keys.peer.public, tuple(told["address"] for _, told in replicas)),
+            NodeIdentity(key("alpha")),
+            SETTINGS,
+            Deadline.after(20),
+        ),
+    )
+    for number in range(20):
+        link.offer(holding(number, ["all", number]))
+    assert await link.tell()
+    replicas[0][0].kill()
+    replicas[0][0].communicate()
+    assert [(await link.find(chain(["all", number]))).shared for number in range(20)] == [2] * 20
+    link.end(artifact(0))
+    assert await link.tell()
+    assert (await link.find(chain(["all", 0]))).shared == 1
+    replicas[1][0].terminate()
+    _, log = replicas[1][0].communicate(timeout=20)
+    assert replicas[1][0].returncode == 0, log
+    assert await link.find(chain(["all"])) == Matches(0, ())
     node.close()
 
 
