@@ -84,12 +84,13 @@ def public_keys(texts: list[str] | None) -> list[PublicKey]:
 
 
 def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
-    """Read a file and check all of it.
+    """Read a file and check all of it, the choice of samples included where their generator is known.
 
     Raises:
         NotFoundError: `file.missing`; StoreError: `file.*`.
-        ProtocolError: as `Receipt.parse`.
+        ProtocolError: as `Receipt.parse` and `check_drawn`.
     """
+    from kvsync.evidence.samples import check_drawn
     from kvsync.files import read_limited
     from kvsync_protocol.limits import MAX_RECEIPT_BYTES
     from kvsync_protocol.receipt import Receipt
@@ -98,7 +99,10 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
     # A link is followed here: the user named it.
     path = Path(name).absolute()
     path = path.parent / path.readlink() if path.is_symlink() else path
-    return Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
+    receipt = Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
+    if "generator" in receipt.header.run:
+        check_drawn(receipt.header.run, receipt.records)
+    return receipt
 
 
 def check_out(name: str | None) -> None:

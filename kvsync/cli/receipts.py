@@ -26,13 +26,14 @@ def add_commands(app: typer.Typer) -> None:
 def check(run: Run, file: FileArgument, public_key: PublicKeyOption = None) -> Outcome:
     """Check a receipt again, without the model.
 
-    Form, signature, Merkle root, count, every equality, every figure and the summary. Any edit is an error with
-    a code of its own. Without --public-key the signature is checked against the key that the receipt names.
+    Form, signature, Merkle root, count, every equality, every figure, the summary, and that the samples are those of
+    the seed. Any edit is an error with a code of its own. Without --public-key the signature is checked against
+    the key that the receipt names.
     """
     keys = _evidence.public_keys(public_key)
     receipt = _evidence.read_receipt(file, keys)
     data = {"sound": True, "trusted": bool(keys), **_evidence.receipt_json(receipt)}
-    checks = "form, signature, root, count, equalities, figures, summary"
+    checks = "form, signature, root, count, samples, equalities, figures, summary"
     view = [
         Facts([("sound", True), ("checked", checks)]),
         _evidence.header_facts(receipt),

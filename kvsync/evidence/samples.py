@@ -8,18 +8,22 @@ continuations of one token, of a few, of tens, and of several blocks.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kvsync.engines.engine import Engine
 from kvsync.errors import EngineError, UsageError
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.prefix import tokens_digest
-from kvsync_protocol.sample import GraftMode, Inputs, Settings
+from kvsync_protocol.receipt import Record
+from kvsync_protocol.sample import GraftMode, Inputs, Settings, contradiction
 from kvsync_protocol.schedule import Schedule
+
+if TYPE_CHECKING:
+    from kvsync.engines.engine import Engine
 
 GENERATOR: Final = "kvsync-samples/1"
 DECODE_STEPS: Final = 32
@@ -121,6 +125,28 @@ def draw(settings: Settings) -> list[Sample]:
     if settings.limit < 2 * settings.block_tokens + settings.decode_steps:
         raise UsageError("samples.limit", f"a model of {settings.limit} positions is too short to be proved here")
     return list(islice(_samples(settings), settings.count))
+
+
+def check_drawn(run: Record, records: Sequence[Record]) -> bool:
+    """Whether the records of a checked receipt are the samples that its settings name, none left out or chosen.
+
+    False for a generator that is not known here.
+
+    Raises:
+        IntegrityError: `receipt.score` when they are others.
+    """
+    if run["generator"] != GENERATOR:
+        return False
+    settings = Settings(**{field.name: run[field.name] for field in dataclasses.fields(Settings)})  # type: ignore[arg-type]
+    try:
+        drawn = draw(settings)
+    except UsageError as error:
+        raise contradiction(f"nobody draws such samples: {error.message}") from error
+    for sample, record in zip(drawn, records, strict=True):
+        own = (sample.mode.value, sample.document, sample.shared, sample.new)
+        if own != tuple(record[name] for name in ("mode", "document", "shared", "new")):
+            raise contradiction(f"record {sample.index} is not the sample that seed {settings.seed} gives")
+    return True
 
 
 def check_count(count: int) -> None:

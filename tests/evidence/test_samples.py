@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from kvsync.errors import UsageError
-from kvsync.evidence.samples import DECODE_STEPS, GENERATOR, Sample, draw, text
+from kvsync.evidence.samples import DECODE_STEPS, GENERATOR, Sample, check_drawn, draw, text
 from kvsync_protocol.digest import sha256
+from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.sample import GraftMode, Settings
 
 BLOCK = 256
@@ -70,6 +71,20 @@ def test_a_sample_s_record_is_one_that_the_scorer_takes(index: int) -> None:
     sample = draw(SETTINGS)[index]
     assert len(sample.sequence(pool)) == sample.shared + sample.new
     sample.inputs(pool, sha256(b""), BLOCK).check(SETTINGS, index)
+
+
+def test_samples_that_somebody_chose_are_noticed() -> None:
+    pool = [(17 * place) % 1000 for place in range(6000)]
+    run = SETTINGS.as_json()
+    records = [sample.inputs(pool, sha256(b""), BLOCK).as_json() for sample in draw(SETTINGS)]
+    assert check_drawn(run, records)
+    assert not check_drawn({**run, "generator": "another"}, records)
+    for change in ({"seed": 2}, {"limit": 1024}, {"limit": 500}):
+        with pytest.raises(IntegrityError) as caught:
+            check_drawn({**run, **change}, records)
+        assert caught.value.code == "receipt.score"
+    with pytest.raises(IntegrityError, match="record 49 is not"):
+        check_drawn(run, [*records[:-1], {**records[-1], "new": 9}])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PRINTS = Fingerprints(
 
 
 def settings(count: int) -> Settings:
-    return Settings("tiny", "kvsync-samples/1", count, 1, 8192, 32, 256)
+    return Settings("tiny", "made up for tests", count, 1, 8192, 32, 256)
 
 
 def inputs(index: int) -> Inputs:
