@@ -17,7 +17,7 @@ from kvsync.pack import ArtifactReader, ArtifactWriter
 from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.divergence import block_spans
-from kvsync_protocol.layout import Layout
+from kvsync_protocol.layout import Group, Layout
 from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.manifest import Tree
 from kvsync_protocol.prefix import encode_tokens
@@ -85,9 +85,12 @@ class _Tail:
 
 
 def _flipped(layout: Layout, leaves: list[Leaf], chunks: Chunks, block: int, rng: random.Random) -> tuple[int, bytes]:
-    """A leaf of the block, and its bytes with one mantissa bit changed."""
-    span = rng.choice(block_spans(layout)[block])
-    dtype = layout.group(span.group).dtype
+    """A leaf of the block's keys and values, and its bytes with one mantissa bit changed."""
+    attention = [group.name for group in layout.groups if isinstance(group, Group)]
+    span = rng.choice([span for span in block_spans(layout)[block] if span.group in attention])
+    group = layout.group(span.group)
+    assert isinstance(group, Group)
+    dtype = group.dtype
     data = bytearray(chunks.data[leaves[span.index].digest])
     header = max(0, len(layout.file(block, span.group).header) - span.offset)
     at = header + dtype.size * rng.randrange((span.size - header) // dtype.size)
