@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from aiohttp import web
 
-from kvsync.errors import PolicyError
+from kvsync.errors import NotFoundError, PolicyError
+from kvsync.peer.client import PeerClient
+from kvsync.peer.control import ControlLane
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.identity import NodeIdentity
+from kvsync_protocol.attestation import PAYLOAD_TYPE as ATTESTATION_TYPE
 from kvsync_protocol.attestation import Coverage
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.messages import Attestations
+from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact
 from tests.sync.forging import attested, diverging, renamed
@@ -102,19 +110,13 @@ async def test_a_push_offers_attestations_whether_or_not_chunks_move(
 async def test_a_peer_without_a_role_for_it_leaves_no_attestation(
     both: tuple[Node, Node], make_artifact: Callable[..., Artifact]
 ) -> None:
-    from kvsync.peer.client import PeerClient
-    from kvsync.peer.deadline import Deadline
-    from kvsync.peer.identity import NodeIdentity
-    from kvsync_protocol.messages import Attestations
-
     getter, provider = both
     artifact = make_artifact()
     provider.keep(artifact)
     said = Attestations((attested(artifact, ALICE),))
 
     async def attest() -> bool:
-        identity = NodeIdentity(getter.keys.peer)
-        async with PeerClient(provider.as_peer(), identity, getter.settings, Deadline.after(10)) as client:
+        async with asking(getter, provider) as client:
             await client.hello()
             return await client.attest(artifact.id, said)
 
@@ -405,3 +407,89 @@ async def test_an_artifact_under_another_canary_is_pulled_by_policy_and_the_repo
     verdict = next(v for v in report.verdicts if v.policy == "fingerprints")
     assert (verdict.allowed, verdict.detail) == (True, "equal canary; torch differ")
     assert report.as_dict()["bytes_moved"]
+
+
+def asking(node: Node, other: Node) -> PeerClient:
+    return PeerClient(other.as_peer(), NodeIdentity(node.keys.peer), node.settings, Deadline.after(20))
+
+
+async def test_whoever_is_limited_to_names_learns_of_no_other_artifact(
+    both: tuple[Node, Node], make_artifact: Callable[..., Artifact]
+) -> None:
+    from kvsync.keys import Peer
+
+    getter, provider = both
+    artifact, hidden = make_artifact(), renamed(make_artifact(), ALICE)
+    provider.keep(artifact)
+    provider.keep(hidden)
+    put(provider, attested(hidden, ALICE))
+    ref = Ref("open/doc", artifact.id, 1)
+    provider.store.set_ref(ref, ref.seal(SIGNER), SIGNER.public)
+    async with provider.serving(), asking(getter, provider) as client:
+        await client.hello()
+        assert await client.related(artifact.id) == (hidden.id,)
+    provider.book.remove(getter.name)
+    provider.book.add(Peer(getter.name, getter.keys.peer.public, (), ("get", "audit"), ("open/*",)))
+    async with provider.serving(), asking(getter, provider) as client:
+        await client.hello()
+        assert await client.related(artifact.id) == ()
+        for question in (client.attestations, client.related):
+            with pytest.raises(NotFoundError) as caught:
+                await question(hidden.id)
+            assert caught.value.code == "store.unknown_artifact"
+        with pytest.raises(NotFoundError):
+            await client.attest(hidden.id, Attestations((attested(hidden, BOB),)))
+
+
+async def test_a_peer_of_before_attestations_is_pulled_from_and_pushed_to_all_the_same(
+    both: tuple[Node, Node], make_artifact: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server has no such routes, and says so as every server does."""
+    getter, provider = both
+    provider.meet(getter, "get", "push")
+    artifact, other = make_artifact(), make_artifact(1)
+    provider.keep(artifact)
+    getter.keep(other)
+    put(provider, attested(artifact, ALICE))
+    put(getter, attested(other, ALICE))
+    build = ControlLane.application
+
+    def without(lane: ControlLane) -> web.Application:
+        whole, app = build(lane), web.Application(middlewares=[lane._guard])
+        for route in whole.router.routes():
+            info = route.resource.get_info() if route.resource else {}
+            path = str(info.get("path") or info.get("formatter"))
+            if not path.endswith(("/attestations", "/related")):
+                app.router.add_route(route.method, path, route.handler)
+        return app
+
+    monkeypatch.setattr(ControlLane, "application", without)
+    async with provider.serving():
+        assert (await getter.pull(provider, artifact.id)).bytes_moved
+        assert (await getter.push(provider, other.id)).bytes_moved
+        with pytest.raises(PolicyError) as caught:
+            await getter.pull(provider, artifact.id, settings={"require_signers": 2})
+    assert caught.value.code == "policy.signers"
+    assert getter.store.attestations(artifact.id) == []
+
+
+async def test_a_heap_of_junk_attestations_costs_the_pull_nothing(
+    both: tuple[Node, Node], make_artifact: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getter, provider = both
+    artifact = make_artifact()
+    provider.keep(artifact)
+    other = make_artifact(5)
+    junk = [
+        Envelope.seal("text/plain", b"x", ALICE),
+        Envelope.seal(ATTESTATION_TYPE, b"not json", ALICE),
+        attested(other, ALICE),
+        attested(artifact, EVE),
+        attested(artifact, ALICE, 0, 7),
+        attested(artifact, ALICE, 1),
+    ]
+    monkeypatch.setattr(provider.store.evidence, "attestations", lambda _artifact: junk)
+    async with provider.serving():
+        await getter.pull(provider, artifact.id)
+    assert coverage(getter, artifact).covered == {1}
+    assert len(getter.store.attestations(artifact.id)) == 1
