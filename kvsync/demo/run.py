@@ -36,7 +36,7 @@ QUESTION = "\n\nQ: What names a chunk?\nA:"
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`model` is a directory, `document` a text; None takes the first sections of the protocol's own specification."""
+    """`model` is a directory, `document` a text; None takes the first sections of the specification."""
 
     model: Path
     model_name: str
