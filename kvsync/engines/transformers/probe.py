@@ -1,7 +1,8 @@
 """What a model really keeps and returns, seen in calls of a few tokens, instead of what a config promises.
 
-The last of them goes on from a cache that was filled with nothing but the known state of another one, after the
-model has computed something else. A model that remembers anything anywhere else gives other logits there.
+One goes on from a cache that was filled with nothing but the known state of another one, after the model has
+computed something else: a model that remembers anything anywhere else gives other logits there. Others go on without
+a recurrent state: a model that gives the same logits then has ignored it, and would forget at every cut.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kvsync.engines.transformers.filling import Place, fill_cache, tensors_of
 from kvsync.engines.transformers.forward import Forward
 from kvsync.engines.transformers.layers import check_state, chunked_layers, known, new_cache
 from kvsync.engines.transformers.roomy import RoomyLayer
-from kvsync.engines.transformers.slots import AttentionSlot, Slot, groups_of
+from kvsync.engines.transformers.slots import AttentionSlot, Slot, StateSlot, groups_of
 from kvsync.engines.transformers.soundness import check_cache, window_of
 from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest
@@ -133,22 +134,39 @@ def _digest(logits: torch.Tensor, states: States, cache: DynamicCache) -> Digest
 
 
 def _check_complete(forward: Forward, config: Any, cache: DynamicCache, slots: Sequence[Slot]) -> None:
-    """What follows depends on the known state alone.
+    """What follows depends on the known state, on all of it, and on nothing else.
 
     Raises:
-        EngineError: `engine.unsupported_model` when the model remembers more than its cache.
+        EngineError: `engine.unsupported_model` when the model remembers more than its cache, or does not use it.
     """
     position = len(PROBE_TOKENS)
-    twin = new_cache(config)
-    fill_cache(twin, slots, _copies(cache, slots, position), position)
+    held = _copies(cache, slots, position)
+    model = type(forward.model).__name__
+
+    def without(gone: str | None, tokens: Sequence[int]) -> torch.Tensor:
+        twin = new_cache(config)
+        tensors = {place: torch.zeros_like(held[place]) if place[1] == gone else held[place] for place in held}
+        fill_cache(twin, slots, {place: tensor.clone() for place, tensor in tensors.items()}, position)
+        return _call(forward, twin, tokens)
+
     expected = _call(forward, cache, _NEXT_TOKENS)
     _call(forward, new_cache(config), _OTHER_TOKENS)
-    if not _same(_call(forward, twin, _NEXT_TOKENS), expected):
+    if not _same(without(None, _NEXT_TOKENS), expected):
         raise EngineError(
             "engine.unsupported_model",
-            f"{type(forward.model).__name__} remembers more than its cache holds",
+            f"{model} remembers more than its cache holds",
             hint="state outside the cache cannot be moved to another context",
         )
+    states = sorted({part.name for slot in slots if isinstance(slot, StateSlot) for part in slot.parts})
+    for tokens in (_NEXT_TOKENS, _NEXT_TOKENS[:1]):
+        right = without(None, tokens)
+        for part in states:
+            if _same(without(part, tokens), right):
+                raise EngineError(
+                    "engine.unsupported_model",
+                    f"{model} ignores its {part} when {len(tokens)} tokens follow, so it forgets at every cut",
+                    hint="what it would compute in several calls is not what the model is meant to compute",
+                )
 
 
 def _copies(cache: DynamicCache, slots: Sequence[Slot], position: int) -> dict[Place, torch.Tensor]:
