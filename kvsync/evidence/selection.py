@@ -19,11 +19,12 @@ from itertools import accumulate
 from typing import Final
 
 from kvsync.errors import UsageError
-from kvsync_protocol.layout import Layout
+from kvsync_protocol.layout import Group, Layout
 
 ALL: Final = "all"
-DOUBLING_TOKENS: Final = 4096
-"""About so much context doubles what a token costs; shares are balanced by it, nothing else depends on it."""
+DOUBLING: Final = 18
+"""A context of about so many times a layer's key width costs a token as much as the layer's weights do: they are
+some 24 times the square of a hidden width that is three times the key width. Shares are balanced by it."""
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 _PERCENT: Final = re.compile(r"([1-9][0-9]?|100)%", re.ASCII)
 _SHARE: Final = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", re.ASCII)
@@ -80,13 +81,21 @@ class Selection:
             raise UsageError(
                 "audit.share", f"{len(chosen)} blocks cannot be shared by {total}", hint="use a smaller n in i/n"
             )
-        ends = _ends([_cost(layout, block) for block in chosen], total)
+        ends = _ends([block_cost(layout, block) for block in chosen], total)
         return tuple(chosen[ends[number - 1] : ends[number]])
 
 
-def _cost(layout: Layout, block: int) -> float:
+def block_cost(layout: Layout, block: int) -> float:
+    """About what a block costs to compute, in no unit; from the geometry alone, so that all hosts agree."""
     start, stop = layout.block_range(block)
-    return (stop - start) * (1 + (start + stop) / 2 / DOUBLING_TOKENS)
+    cost = 0.0
+    for group in layout.groups:
+        if isinstance(group, Group):
+            width, seen = group.kv_heads * group.key_dim, (start + stop) / 2
+            if group.window is not None:
+                seen = min(seen, group.window)
+            cost += len(group.layers) * width * (DOUBLING * width + seen)
+    return (stop - start) * (cost or 1.0)
 
 
 def _ends(costs: Sequence[float], parts: int) -> list[int]:

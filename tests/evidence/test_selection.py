@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsync.errors import UsageError
-from kvsync.evidence.selection import DOUBLING_TOKENS, Selection
+from kvsync.evidence.selection import Selection, block_cost
 from kvsync_protocol.layout import DType, Group, LayerKind, Layout
 
 GROUPS = (Group("full", LayerKind.FULL, (0,), 1, 4, 4, DType.F32),)
@@ -63,12 +63,20 @@ def test_shares_are_disjoint_and_cover_everything(tokens: int, count: int) -> No
     assert all(shares)
 
 
-@given(st.integers(40, 400), st.integers(2, 4))
-def test_shares_cost_alike(blocks: int, count: int) -> None:
-    made = layout(256 * blocks)
-
-    def cost(share: tuple[int, ...]) -> float:
-        return sum(1 + (256 * block + 128) / DOUBLING_TOKENS for block in share)
-
-    costs = [cost(Selection.parse("all", f"{number}/{count}").blocks(made)) for number in range(1, count + 1)]
+@given(st.integers(40, 400), st.integers(2, 4), st.integers(1, 8), st.none() | st.integers(2, 4096))
+def test_shares_cost_alike(blocks: int, count: int, heads: int, window: int | None) -> None:
+    kind = LayerKind.FULL if window is None else LayerKind.SLIDING
+    groups = (Group("some", kind, tuple(range(30)), heads, 64, 64, DType.F32, window=window),)
+    made = Layout(256 * blocks, 256, groups, vocab=32, logits_dtype=DType.F32)
+    costs = [
+        sum(block_cost(made, block) for block in Selection.parse("all", f"{number}/{count}").blocks(made))
+        for number in range(1, count + 1)
+    ]
     assert max(costs) < 1.2 * sum(costs) / count
+
+
+def test_a_window_bounds_what_later_blocks_cost_and_a_partial_block_costs_its_part() -> None:
+    groups = (Group("some", LayerKind.SLIDING, (0,), 2, 64, 64, DType.F32, window=512),)
+    made = Layout(256 * 20 + 64, 256, groups, vocab=32, logits_dtype=DType.F32)
+    assert block_cost(made, 0) < block_cost(made, 1) < block_cost(made, 4) == block_cost(made, 19)
+    assert block_cost(made, 20) == block_cost(made, 19) / 4
