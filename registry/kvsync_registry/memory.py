@@ -109,14 +109,16 @@ class MemoryRegistryStore:
             low, high = 0, len(columns[0])
             while low < high:
                 middle = (low + high + 1) // 2
-                if self._found([column[middle - 1] for column in columns], now):
+                asked = [column[middle - 1] for column in columns]
+                if self._found(asked, now) or any(len(self._filed.get(one, ())) >= SCAN_ROWS for one in asked):
                     low = middle
                 else:
                     high = middle - 1
             if not low:
                 return Matches(0, ())
             numbers = self._found([column[low - 1] for column in columns], now)
-            return Matches(low, tuple(self._match(number, now) for number in numbers[:MAX_MATCHES]))
+            found = tuple(self._match(number, now) for number in numbers[:MAX_MATCHES])
+            return Matches(low if found else 0, found)
 
     def _found(self, places: Sequence[bytes], now: int) -> list[int]:
         """Live claims at any of `places`, in order."""

@@ -2,7 +2,8 @@
 
 LOOKUP is one query: a binary search for the highest asked place that has a live claim (whoever holds a block
 holds all before it, so "is there one?" answers yes up to some place and no from there on), then the first
-claims there with their providers. Each probe reads at most SCAN_ROWS index rows per reader.
+claims there with their providers. Each probe looks at no more than SCAN_ROWS claims per reader; where there are as
+many and none of them is live, it goes on as if one were, since dead ones pile up where prompts begin alike.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ def _near(at: str) -> str:
 
 
 def _any(at: str) -> str:
-    return f"EXISTS (SELECT 1 FROM ({_near(at)}) e JOIN offers o ON o.claim = e.claim {_LIVE})"  # noqa: S608
+    """Whether a claim there is live, or there are too many to tell."""
+    crowded = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT claim FROM entries WHERE place = substr(:places{reader}, 16 * {at} - 15, 16)"  # noqa: S608
+        f" ORDER BY claim LIMIT 1 OFFSET {SCAN_ROWS - 1}) crowd{reader}"
+        for reader in range(MAX_READERS_ASKED)
+    )
+    live = f"SELECT 1 FROM ({_near(at)}) e JOIN offers o ON o.claim = e.claim {_LIVE}"  # noqa: S608
+    return f"(EXISTS ({live}) OR EXISTS ({crowded}))"
 
 
 _NEXT: Final = "(CASE WHEN hit THEN (middle + high + 1) / 2 ELSE (low + middle) / 2 END)"

@@ -14,7 +14,7 @@ from kvsync_protocol.ref import Ref
 from kvsync_protocol.registry_messages import Matches, PrefixQuery, Vouched
 from kvsync_registry.config import RegistryLimits
 from kvsync_registry.errors import FullError, NotFoundError, RefusedError
-from kvsync_registry.store import RegistryStore
+from kvsync_registry.store import SCAN_ROWS, RegistryStore
 from tests.registry.world import World, artifact, chain, key
 
 NOTHING = Matches(0, ())
@@ -240,6 +240,19 @@ def test_sweeping_changes_no_answer(world: World) -> None:
     world.announce("alpha", "new", "new")
     assert world.registry.sweep() == 20
     assert world.lookup("beta", "new").shared == 3
+
+
+def test_a_heap_of_dead_claims_hides_a_live_one_until_the_next_sweep_at_most(world: World) -> None:
+    world.join("alpha", "beta")
+    heap = [world.announcement("alpha", number, ["system prompt", number]) for number in range(SCAN_ROWS)]
+    assert set(world.say("alpha", *heap).outcomes) == {"ok"}
+    world.restart("alpha")
+    world.announce("alpha", "again", ["other"])
+    world.announce("beta", "live", ["system prompt", "x"])
+    assert world.lookup("alpha", ["system prompt", "x"]).shared == 2
+    assert world.lookup("alpha", ["system prompt"]) == NOTHING
+    assert world.registry.sweep() == SCAN_ROWS
+    assert world.find_names("alpha", ["system prompt"], ["live"]) == (1, {"live": {"beta"}})
 
 
 def test_the_first_artifacts_and_providers_are_shown_when_there_are_many(world: World) -> None:
