@@ -164,7 +164,7 @@ class Worker:
             stored = deposit(
                 store,
                 engine,
-                self._keys.signer,
+                self._keys.current().signer,
                 tokens,
                 text=None if params.text is None else sha256(params.text.encode()),
                 template=params.template,

@@ -82,7 +82,7 @@ class Client:
         return deposit(
             self.store,
             engine,
-            self._keys.signer,
+            self._keys.current().signer,
             token_ids(document),
             text=text,
             template=template,
@@ -157,7 +157,7 @@ class Client:
 
     def name(self, artifact: ArtifactId, name: str) -> None:
         """Point a signed name at a stored artifact."""
-        set_name(self.store, self._keys.signer, name, artifact)
+        set_name(self.store, self._keys.current().signer, name, artifact)
 
     def _engine(self, model: Any) -> Engine:
         return as_engine(model, threads=self.settings.threads)

@@ -10,8 +10,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvsync.config import Home
+from kvsync.errors import UsageError
 from kvsync.keys.peers import PeerBook
 from kvsync.keys.standing import Standing, authorities, standing_of
 from kvsync.keys.statements import Held, Statements
@@ -22,6 +24,11 @@ from kvsync_protocol.revocation import RevocationList
 from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.statements import KeyStatements
 from kvsync_protocol.successor import PEER, SIGNER, Successor
+
+MAX_CHAIN: Final = 16
+"""Keys that follow each other, so that one key's owner cannot fill the file."""
+MAX_FROM_OTHERS: Final = 64
+"""Keys in the list of somebody who is no authority here: only his own counts."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +53,14 @@ class KeySpread:
     def message(self) -> KeyStatements:
         return self._statements.held().message
 
+    def state(self) -> tuple[int, ...]:
+        """Changes with every statement that is taken."""
+        try:
+            status = self._home.statements_file.stat()
+        except OSError:
+            return ()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
     def revoked(self) -> frozenset[PublicKey]:
         return self._trust.standing().revoked
 
@@ -54,7 +69,6 @@ class KeySpread:
 
         Raises:
             StoreError: `statements.damaged`, `trust.damaged`, `peers.damaged`, `store.full`.
-            UsageError: `statements.full`.
         """
         seconds = int(time.time() if now is None else now)
         taken = Taken()
@@ -66,8 +80,12 @@ class KeySpread:
                 held = self._tried(self._successor, held, envelope, seconds, taken)
             return held
 
-        if message.digest != self.message().digest:
-            self._statements.change(change)
+        try:
+            if message.digest != self.message().digest:
+                self._statements.change(change)
+        except UsageError as error:  # full; what is held stays, and work goes on
+            log.error("statements about keys were not kept: %s", error)
+            return Taken([], [], [*taken.refused, error.code])
         for found in taken.revocations:
             log.info("revocation list %d of %s taken", found.sequence, found.authority.key_id)
         for step in taken.successors:
@@ -92,9 +110,12 @@ class KeySpread:
         signers = self._trust.signers()
         now = standing_of(held, signers, seconds)
         itself = found.authority in found.keys
-        known = itself and found.authority in self._known(now, SIGNER) | self._known(now, PEER)
-        if not known and found.authority not in authorities(held, signers, now):
+        authority = found.authority in authorities(held, signers, now)
+        known = not authority and itself and found.authority in self._known(now, SIGNER) | self._known(now, PEER)
+        if not known and not authority:
             return held
+        if known and len(found.keys) > MAX_FROM_OTHERS:
+            raise TrustError("trust.authority", "a long list from a key that is no authority here")
         if found.authority in now.revoked and not itself:
             raise TrustError("trust.revoked", "a revocation list of a key that is revoked itself")
         taken.revocations.append(found)
@@ -114,6 +135,8 @@ class KeySpread:
             raise TrustError("trust.revoked", "a revoked key names no successor")
         if before is None and seconds > found.until:
             raise TrustError("trust.expired", "the overlap of both keys is over")
+        if before is None and len(now.follows(found.kind, found.old)) > MAX_CHAIN:
+            raise TrustError("trust.successor", "too many keys in a row")
         taken.successors.append(found)
         return held.with_successor(found, envelope)
 

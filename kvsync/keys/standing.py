@@ -41,11 +41,15 @@ class Standing:
 
     def before(self, kind: str, key: PublicKey) -> tuple[PublicKey, ...]:
         """The keys that `key` follows and that still count, newest first."""
+        return tuple(k for k in self.follows(kind, key) if self._in_time(kind, k) and k not in self.revoked)
+
+    def follows(self, kind: str, key: PublicKey) -> tuple[PublicKey, ...]:
+        """All the keys that `key` follows, newest first."""
         found = [key]
         steps = {(step.kind, step.new): step for step in self.successors.values()}
         while (step := steps.get((kind, found[-1]))) is not None and step.old not in found:
             found.append(step.old)
-        return tuple(k for k in found[1:] if self._in_time(kind, k) and k not in self.revoked)
+        return tuple(found[1:])
 
     def _in_time(self, kind: str, key: PublicKey) -> bool:
         step = self.successors.get((kind, key))

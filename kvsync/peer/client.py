@@ -27,6 +27,7 @@ from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, tls_error
+from kvsync.peer.watch import revoked
 from kvsync_protocol import bulk, routes
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
@@ -94,7 +95,7 @@ class PeerClient:
         if not self.peer.addresses:
             raise UsageError("peer.no_address", f"no address is known for {self.peer.name}", hint="kvsync peer add")
         if not self.peer.keys:
-            raise _revoked(self.peer)
+            raise revoked(self.peer)
         try:
             self._address, hello = await first_to_answer(
                 self.peer.addresses, self._greet, failing=(UnavailableError, TrustError)
@@ -134,7 +135,7 @@ class PeerClient:
         theirs = KeyStatements.parse(await self._send("POST", routes.STATEMENTS, ours.encode(), _JSON))
         taken = await asyncio.to_thread(self._spread.take, theirs)
         if taken.revocations and set(self.peer.keys) <= await asyncio.to_thread(self._spread.revoked):
-            raise _revoked(self.peer)
+            raise revoked(self.peer)
 
     async def refs(self, name: str) -> RefList:
         """What the peer says `name` stands for. Nothing in it is verified yet."""
@@ -289,12 +290,6 @@ class _PinnedConnector(aiohttp.TCPConnector):
             connection.close()
             raise
         return connection
-
-
-def _revoked(peer: Peer) -> TrustError:
-    return TrustError(
-        "peer.revoked", f"the key of {peer.name} is revoked", hint="kvsync trust revoked", peer=peer.name
-    )
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int, stall_s: float) -> bytes:

@@ -20,6 +20,7 @@ from kvsync.keys import NodeKeys, TrustList
 from kvsync.keys.invitations import Invitations
 from kvsync.peer.connections import ConnectionTable
 from kvsync.peer.deadline import Deadline
+from kvsync.peer.handshake import accept_tls
 from kvsync.peer.identity import peer_key
 from kvsync.peer.roster import Roster
 from kvsync.peer.stream import SecureStream
@@ -77,9 +78,8 @@ class JoinLane:
     def _serve(self, connection: socket.socket) -> None:
         if not self._invitations.list():
             return
-        connection.settimeout(self._limit_s)
         identity = self._roster.identity()
-        with identity.join_server_context().wrap_socket(connection, server_side=True) as secured:
+        with accept_tls(identity.join_server_context(), connection, self._limit_s) as secured:
             joiner = peer_key(secured)
             if secured.selected_alpn_protocol() != ALPN:
                 return
@@ -96,10 +96,9 @@ class JoinLane:
             stream.write(len(answer).to_bytes(4, "big"), answer)
 
     def _accept(self, request: bytes, joiner: PublicKey, own: PublicKey) -> bytes:
-        about = self._introduce()
         _, peer = self._invitations.spend(Envelope.parse(request), joiner, own, self._trust)
         log.info("%s joined with key %s", peer.name, peer.key.key_id)
-        return JoinAnswer(about, peer.roles).encode()
+        return JoinAnswer(self._introduce(), peer.roles).encode()
 
 
 def _read(stream: SecureStream) -> bytes:

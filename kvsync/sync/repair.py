@@ -27,6 +27,7 @@ async def repair(
         UnavailableError: `peer.unreachable` before anything is checked.
     """
     deadline = Deadline.after(settings.transfer_deadline_s)
+    keys = keys.current()
     spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
     async with PeerClient(peer, NodeIdentity(keys.peer), settings, deadline, spread) as client:
         await client.hello()

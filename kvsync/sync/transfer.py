@@ -15,6 +15,7 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.watch import while_trusted
 from kvsync.progress import Progress
 from kvsync.sync.plan import Plan
 from kvsync.sync.policy import Policies
@@ -40,6 +41,7 @@ class Transfer:
         self.deadline = Deadline.after(settings.transfer_deadline_s)
         self.policies = Policies(dry_run=dry_run)
         self.encoding = Encoding.ZSTD if settings.encoding == "zstd" else Encoding.IDENTITY
+        keys = keys.current()
         self._identity = NodeIdentity(keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
         self.progress = progress
@@ -52,11 +54,12 @@ class Transfer:
         """A client of the peer; everything inside ends at the deadline.
 
         Raises:
-            UnavailableError: `peer.deadline`.
+            UnavailableError: `peer.deadline`; TrustError: `peer.revoked`, also in the middle.
         """
         try:
             async with (
                 asyncio.timeout_at(self.deadline.at),
+                while_trusted(self.peer, self._spread),
                 PeerClient(self.peer, self._identity, self.settings, self.deadline, self._spread) as client,
             ):
                 yield client
