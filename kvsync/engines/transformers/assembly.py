@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kvsync.engines.transformers.adapters import adapters_text
 from kvsync.engines.transformers.compatibility import compatibility, template_digest, tokenizer_digest
 from kvsync.engines.transformers.determinism import Determinism
 from kvsync.engines.transformers.engine import LoadedModel, TransformersEngine
@@ -47,6 +48,7 @@ def assemble(
     schedule = Schedule(block_tokens)
     shape = probe(forward, model.config, snapshot_blocks)
     template = template_digest(tokenizer)
+    adapters = adapters_text(model)
     loaded = LoadedModel(
         forward=forward,
         config=model.config,
@@ -59,13 +61,16 @@ def assemble(
         token_limit=model.get_input_embeddings().weight.shape[0],
         template=template,
         weights=weights,
+        adapters=adapters,
         hash_weights=lambda: weights_digest(model),
+        read_adapters=lambda: adapters_text(model),
     )
     compatible = compatibility(
         config=model.config,
         model_class=type(model).__name__,
         groups=shape.groups,
         weights=weights,
+        adapters=adapters,
         tokenizer=tokenizer_digest(tokenizer, model_dir),
         template=template,
         block_tokens=block_tokens,

@@ -42,13 +42,14 @@ def compatibility(
     model_class: str,
     groups: tuple[AnyGroup, ...],
     weights: Digest,
+    adapters: str,
     tokenizer: Digest | None,
     template: Digest | None,
     block_tokens: int,
 ) -> Fingerprint:
     """All fields of the fingerprint, each computed from what was loaded."""
     fields = {
-        "adapters": "none",
+        "adapters": _bounded(adapters),
         "block_tokens": str(block_tokens),
         "chat_template": "none" if template is None else str(template),
         "config": str(config_digest(config)),

@@ -53,7 +53,9 @@ class LoadedModel:
     """Rows of the embedding."""
     template: Digest | None
     weights: Digest
+    adapters: str
     hash_weights: Callable[[], Digest]
+    read_adapters: Callable[[], str]
 
 
 class TransformersEngine:
@@ -202,8 +204,8 @@ class TransformersEngine:
 
     def verify_weights(self) -> None:
         with self._lock:
-            found = self._loaded.hash_weights()
-        if found != self._loaded.weights:
+            found, adapters = self._loaded.hash_weights(), self._loaded.read_adapters()
+        if (found, adapters) != (self._loaded.weights, self._loaded.adapters):
             raise EngineError(
                 "engine.weights_changed",
                 "the weights in memory are not those that the fingerprint names",

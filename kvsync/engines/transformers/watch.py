@@ -1,7 +1,7 @@
 """Notices that a model in memory is no longer the one whose fingerprint was taken.
 
-Whoever holds a transformers model can write its weights, switch it to training, exchange modules, patch
-`forward`, add hooks or choose another attention implementation, all after the fingerprint. What can be seen
+Whoever holds a transformers model can write its weights, switch adapters, switch it to training, exchange modules,
+patch `forward`, add hooks or choose another attention implementation, all after the fingerprint. What can be seen
 without reading the weights is compared before every computation. What no fingerprint names but was there
 from the start, such as a patched `forward`, is the canary's business.
 """
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from kvsync.engines.transformers.adapters import adapter_marks
 from kvsync.errors import EngineError
 
 SAMPLES: Final = 8
@@ -72,7 +73,7 @@ class ModelWatch:
     def _change(self) -> str:
         """What was changed, "" for nothing. Runs before every computation, so it only walks what it has kept."""
         if _attention(self._model) != self._attention:
-            return "the attention implementation"
+            return "the attention or experts implementation"
         changed = next((mark.name for mark in self._modules if not mark.holds()), "")
         # Last, since exchanged modules bring their own tensors.
         return changed or ("" if _tensor_marks(self._tensors) == self._places else "weights")
@@ -84,7 +85,18 @@ class _ModuleMark:
     Everything compared is kept, hence alive, so an identity cannot come back for another object.
     """
 
-    __slots__ = ("_children", "_hooks", "_kind", "_module", "_names", "_slots", "_state", "_values", "name")
+    __slots__ = (
+        "_adapters",
+        "_children",
+        "_hooks",
+        "_kind",
+        "_module",
+        "_names",
+        "_slots",
+        "_state",
+        "_values",
+        "name",
+    )
 
     def __init__(self, name: str, module: Any) -> None:
         self.name = f"module {name}" if name else "the top module"
@@ -97,6 +109,7 @@ class _ModuleMark:
         self._hooks = [dict(state[kind]) for kind in _HOOKS]
         self._children = dict(state["_modules"])
         self._slots = [tuple(state[kind]) for kind in _TENSORS]
+        self._adapters = adapter_marks(module)
 
     def holds(self) -> bool:
         """Whether it still is."""
@@ -107,11 +120,14 @@ class _ModuleMark:
             and [state[kind] for kind in _HOOKS] == self._hooks
             and [tuple(state[kind]) for kind in _TENSORS] == self._slots
             and type(self._module) is self._kind
+            and (not self._adapters or adapter_marks(self._module) == self._adapters)
         )
 
 
 def _attention(model: Any) -> object:
-    return getattr(getattr(model, "config", None), "_attn_implementation", None)
+    """What the config chooses of several ways to compute the same."""
+    config = getattr(model, "config", None)
+    return tuple(getattr(config, name, None) for name in ("_attn_implementation", "_experts_implementation"))
 
 
 def _holders(model: Any) -> list[tuple[dict[str, torch.Tensor | None], str]]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from kvsync.engines.memo import DigestMemo
+from kvsync.engines.transformers.adapters import has_adapters, is_adapter, plain_name
 from kvsync.engines.transformers.dtypes import from_torch
 from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest
@@ -36,11 +37,14 @@ def own(model: Any, *, all_of_them: bool) -> None:
 
 
 def tensors_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and persistent buffers, each storage once, in name order."""
+    """Parameters and persistent buffers, each storage once, in name order; of adapters none (`adapters`)."""
     parameters = dict(model.named_parameters())
     kept = set(model.state_dict(keep_vars=True))
     buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
-    yield from sorted({**parameters, **buffers}.items())
+    found = {**parameters, **buffers}
+    if has_adapters(model):
+        found = {plain_name(name): tensor for name, tensor in found.items() if not is_adapter(name)}
+    yield from sorted(found.items())
 
 
 def weights_digest(model: Any) -> Digest:

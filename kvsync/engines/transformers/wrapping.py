@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from transformers import PreTrainedModel
 
+from kvsync.engines.transformers.adapters import adapters_text, base_of
 from kvsync.engines.transformers.assembly import assemble
 from kvsync.engines.transformers.compatibility import TOKENIZER_FILES
 from kvsync.engines.transformers.determinism import Determinism
@@ -49,7 +50,8 @@ def wrap(
         return _wrap(model, threads, tokenizer, block_tokens, snapshot_blocks)
 
 
-def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int, snapshot_blocks: int) -> TransformersEngine:
+def _wrap(given: Any, threads: int, tokenizer: Any, block_tokens: int, snapshot_blocks: int) -> TransformersEngine:
+    model = base_of(given)
     if not isinstance(model, PreTrainedModel):
         raise EngineError(
             "engine.unsupported_model",
@@ -57,12 +59,8 @@ def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int, snapshot_
             hint="pass a model as AutoModelForCausalLM.from_pretrained returns it",
         )
     engines: _Engines = model.__dict__.setdefault(_ENGINES, _Engines())
-    key = (
-        threads,
-        block_tokens,
-        snapshot_blocks,
-        id(tokenizer),
-    )  # an engine keeps its tokenizer alive, so the id stays its own
+    # An engine keeps its tokenizer alive, so the id stays its own.
+    key = (threads, block_tokens, snapshot_blocks, id(tokenizer))
     known = engines.get(key)
     if known is not None and known.unchanged:
         return known
@@ -71,10 +69,7 @@ def _wrap(model: Any, threads: int, tokenizer: Any, block_tokens: int, snapshot_
         raise EngineError("engine.device", "the model does not lie on one CPU or CUDA device as a whole")
     if any(module.training for module in model.modules()):
         raise EngineError("engine.training", "the model is in training mode", hint="call model.eval()")
-    if getattr(model, "_hf_peft_config_loaded", False):
-        raise EngineError(
-            "engine.adapter", "the model has adapters that no fingerprint names", hint="merge them first"
-        )
+    adapters_text(model)
     attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
     check_attention(attention)
     check_config(model.config)
