@@ -16,11 +16,13 @@ from typing import Final
 
 from kvsync.config import Settings
 from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
-from kvsync.pack import codec
+from kvsync.pack.codec import Codec
+from kvsync.pack.shape import ChunkShape, leaf_shape
 from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
+from kvsync.peer.handshake import accept_tls
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
@@ -40,6 +42,7 @@ from kvsync_protocol.bulk import (
 )
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, ProtocolError
+from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.signing import PublicKey
@@ -74,7 +77,8 @@ class BulkSession:
         self.stream = stream
         self.entry = Connection(key, stream.abort, lambda: None)  # `wake` drains all sessions at once
         self._wake = wake
-        self._held: OrderedDict[ArtifactId, tuple[LeafTable, ExitStack]] = OrderedDict()
+        self._held: OrderedDict[ArtifactId, tuple[LeafTable, Layout, ExitStack]] = OrderedDict()
+        self._codec = Codec()
         self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded PUTs only
 
@@ -130,13 +134,13 @@ class BulkSession:
             if len(self._held) == HELD:
                 self._let_go()
             with ExitStack() as stack:
-                table = stack.enter_context(self.store.hold(request.artifact)).leaves()
-                self._held[request.artifact] = table, stack.pop_all()
-        table, _ = self._held[request.artifact]
+                stored = stack.enter_context(self.store.hold(request.artifact))
+                self._held[request.artifact] = stored.leaves(), stored.manifest.layout, stack.pop_all()
+        table, _, _ = self._held[request.artifact]
         return table.leaves[request.index] if request.index < len(table.leaves) else None
 
     def _let_go(self) -> None:
-        _, (_, stack) = self._held.popitem(last=False)
+        _, (_, _, stack) = self._held.popitem(last=False)
         stack.close()
 
     def send_chunk(self, request: BulkRequest, chunk: ChunkFile) -> None:
@@ -147,9 +151,8 @@ class BulkSession:
         """
         if request.encoding is not Encoding.IDENTITY:
             data = chunk.whole(self._chunk)
-            body = memoryview(codec.encode(data, request.encoding))
-            encoding = request.encoding if len(body) < len(data) else Encoding.IDENTITY
-            body = body if encoding is request.encoding else data
+            _, layout, _ = self._held[request.artifact]
+            encoding, body = self._codec.encode(data, request.encoding, _shape(request, layout))
             self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
             return
         # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
@@ -173,7 +176,8 @@ class BulkSession:
                 if table is None or request.index >= len(table.leaves):
                     self._reply(Status.REFUSED)
                     return
-                offer.put(request.index, self._decoded(request, body, table.leaves[request.index].size))
+                shape = _shape(request, offer.manifest.layout)
+                offer.put(request.index, self._decoded(request, body, table.leaves[request.index].size, shape))
         except (IntegrityError, MalformedError):
             self._reply(Status.CORRECT_AND_RESEND)
         except (NotFoundError, UsageError):
@@ -197,14 +201,19 @@ class BulkSession:
         self.stream.read_into(body)
         return body
 
-    def _decoded(self, request: BulkRequest, body: memoryview, size: int) -> memoryview:
+    def _decoded(self, request: BulkRequest, body: memoryview, size: int, shape: ChunkShape | None) -> memoryview:
         if request.encoding is Encoding.IDENTITY:
             return body  # put refuses any other length than the leaf's
-        codec.decode(body, request.encoding, self._chunk[:size])
+        self._codec.decode(body, request.encoding, self._chunk[:size], shape)
         return self._chunk[:size]
 
     def _reply(self, status: Status) -> None:
         self.stream.write(BulkReply(status).encode())
+
+
+def _shape(request: BulkRequest, layout: Layout) -> ChunkShape | None:
+    """What the chunk consists of, for the encoding that has to know; its index is in the leaf table."""
+    return leaf_shape(layout, request.index) if request.encoding is Encoding.PLANES else None
 
 
 class BulkLane:
@@ -259,8 +268,8 @@ class BulkLane:
         return BulkSession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
 
     def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
-        connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))
-        secured = self._roster.context(ALPN).wrap_socket(connection, server_side=True)
+        limit_s = min(HANDSHAKE_S, self._settings.stall_timeout_s)
+        secured = accept_tls(self._roster.context(ALPN), connection, limit_s)
         key = peer_key(secured)
         if self._roster.find(key) is None or secured.selected_alpn_protocol() != ALPN:
             secured.close()

@@ -282,6 +282,32 @@ def test_damaged_statements_are_an_error_and_never_none(place: Place, content: b
         assert caught.value.code == "statements.damaged"
 
 
+def test_one_key_s_owner_cannot_fill_the_file(place: Place) -> None:
+    """Rows of keys and long lists of somebody who is no authority are cut off, an authority's are not."""
+    place.trust.add("lab", key(1))
+    place.trust.add("office", key(200), authority=True)
+    for number in range(1, 40):
+        place.take(step(number, number + 1))
+    assert len(Statements(place.home).held().successors) < 20
+    assert place.take(revoking(1, 1, *range(1, 100))) == ["trust.authority"]
+    assert key(1) in place.listed
+    assert place.take(revoking(200, 1, *range(1, 100))) == []
+    assert place.listed == {key(200)}
+
+
+def test_statements_that_find_no_room_change_nothing_and_stop_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvsync.keys import statements
+
+    place.trust.add("lab", key(1))
+    place.take(step(1, 2))
+    before = place.home.statements_file.read_bytes()
+    monkeypatch.setattr(statements, "MAX_LIST_ENTRIES", 1)
+    assert place.take(step(2, 3)) == ["statements.full"]
+    assert place.home.statements_file.read_bytes() == before
+
+
 # this node's own keys
 
 

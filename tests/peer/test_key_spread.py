@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,12 +15,15 @@ from kvsync.cli._verify import verify_artifact
 from kvsync.errors import UnavailableError
 from kvsync.keys import KeyRing, KeySpread, NodeKeys, Peer, Statements, TrustList
 from kvsync.keys import node_keys as node_keys_module
+from kvsync.peer.bulk_server import BulkSession
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
 from kvsync.peer.identity import NodeIdentity
 from kvsync.store import resign
 from kvsync_protocol import routes
+from kvsync_protocol.bulk import BulkRequest
 from kvsync_protocol.errors import CodedError, TrustError
 from kvsync_protocol.manifest import PAYLOAD_TYPE
 from kvsync_protocol.ref import Ref
@@ -156,6 +160,35 @@ async def test_a_revoked_signer_counts_neither_for_pull_nor_for_what_is_here(pro
     with pytest.raises(TrustError) as here:
         verify_artifact(getter.store, stored, getter.trust.keys())
     assert here.value.code == "trust.untrusted_signer"
+
+
+async def test_a_transfer_from_a_peer_that_is_revoked_meanwhile_ends(
+    provider: Node, getter: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider holds a chunk back; the word comes from elsewhere."""
+    held, let_go = threading.Event(), threading.Event()
+    give = BulkSession.send_chunk
+
+    def hold_back(session: BulkSession, asked: BulkRequest, chunk: ChunkFile) -> None:
+        held.set()
+        let_go.wait(30)
+        give(session, asked, chunk)
+
+    monkeypatch.setattr(BulkSession, "send_chunk", hold_back)
+    artifact = build_artifact()
+    provider.keep(artifact)
+    getter.book.add(Peer("provider", provider.keys.peer.public))
+    patient = dataclasses.replace(getter.settings, stall_timeout_s=30)
+    getter.settings = patient
+    async with provider.serving():
+        pulling = asyncio.create_task(getter.pull(provider, artifact.id))
+        assert await asyncio.to_thread(held.wait, 20)
+        Statements(getter.home).revoke(provider.keys.peer.public, getter.keys.signer)
+        with pytest.raises(TrustError) as caught:
+            await pulling
+        assert caught.value.code == "peer.revoked"
+        let_go.set()
+    assert getter.store.whole(artifact.id) is None
 
 
 # rotation
