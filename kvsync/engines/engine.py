@@ -82,6 +82,22 @@ class Context(Protocol):
     def device(self) -> str:
         """Where the cache lives: "cpu", "cuda:0"."""
 
+    def repeated(self, rows: int) -> Any:
+        """A new cache with this state in each of `rows` rows, for batched calls of the model's own.
+
+        The reference is a fresh run that repeats its state at the same position and makes the same calls.
+
+        Raises:
+            EngineError: `engine.batch`, `engine.context`.
+        """
+
+    def move_into(self, cache: Any) -> None:
+        """Put the state into an empty cache that the caller has made; `cache` is the context's own from then on.
+
+        Raises:
+            EngineError: `engine.unsupported_cache` with the name of a class that cannot take it, `engine.context`.
+        """
+
 
 class Engine(Protocol):
     """One loaded model under one set of determinism settings. Safe to call from any thread, one call at a time.

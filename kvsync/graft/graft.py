@@ -63,6 +63,24 @@ class Graft:
 
         return torch.tensor([self.next_tokens], dtype=torch.long, device=self.context.device)
 
+    def repeat(self, rows: int) -> Any:
+        """A new cache with the grafted state in each of `rows` rows, for `generate` on a batch of continuations.
+
+        Exact against a fresh run that computes the prefix once, repeats its state and makes the same calls; not
+        against a prefix that was computed `rows` rows at a time. Raises EngineError `engine.batch`.
+        """
+        return self.context.repeated(rows)
+
+    def into(self, cache: Any) -> Any:
+        """Move the grafted state into an empty cache that the caller has made, and return that.
+
+        Raises:
+            EngineError: `engine.unsupported_cache` for a class that keeps other bits, such as a static or a
+                quantised one.
+        """
+        self.context.move_into(cache)
+        return cache
+
 
 @dataclass(slots=True)
 class _Record:

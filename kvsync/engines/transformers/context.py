@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache
 
+from kvsync.engines.transformers.batch import check_takes, repeated
 from kvsync.errors import EngineError
 
 
@@ -36,6 +38,18 @@ class TransformersContext:
     @property
     def device(self) -> str:
         return str(self._torch_device)
+
+    def repeated(self, rows: int) -> DynamicCache:
+        """See `kvsync.engines.engine.Context`."""
+        self.check_unmoved()
+        return repeated(self._cache, rows)
+
+    def move_into(self, cache: Any) -> None:
+        """See `kvsync.engines.engine.Context`."""
+        check_takes(cache)
+        self.check_unmoved()
+        cache.layers = self._cache.layers
+        self._cache = cache
 
     def check(self, owner: object) -> None:
         """Raises EngineError `engine.context` for another engine's context or a cache used elsewhere since."""
