@@ -22,7 +22,6 @@ from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
-from kvsync.peer.handshake import accept_tls
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
@@ -268,8 +267,8 @@ class BulkLane:
         return BulkSession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
 
     def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
-        limit_s = min(HANDSHAKE_S, self._settings.stall_timeout_s)
-        secured = accept_tls(self._roster.context(ALPN), connection, limit_s)
+        connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))  # for the whole handshake
+        secured = self._roster.context(ALPN).wrap_socket(connection, server_side=True)
         key = peer_key(secured)
         if self._roster.find(key) is None or secured.selected_alpn_protocol() != ALPN:
             secured.close()

@@ -20,7 +20,6 @@ from kvsync.keys import NodeKeys, TrustList
 from kvsync.keys.invitations import Invitations
 from kvsync.peer.connections import ConnectionTable
 from kvsync.peer.deadline import Deadline
-from kvsync.peer.handshake import accept_tls
 from kvsync.peer.identity import peer_key
 from kvsync.peer.roster import Roster
 from kvsync.peer.stream import SecureStream
@@ -78,8 +77,9 @@ class JoinLane:
     def _serve(self, connection: socket.socket) -> None:
         if not self._invitations.list():
             return
+        connection.settimeout(self._limit_s)  # for the whole handshake
         identity = self._roster.identity()
-        with accept_tls(identity.join_server_context(), connection, self._limit_s) as secured:
+        with identity.join_server_context().wrap_socket(connection, server_side=True) as secured:
             joiner = peer_key(secured)
             if secured.selected_alpn_protocol() != ALPN:
                 return
