@@ -21,7 +21,6 @@ from aiohttp import web
 
 from kvsync.daemon import endpoint
 from kvsync.daemon.board import JobBoard
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.messages import (
     API_HOST,
     API_VERSION,
@@ -41,6 +40,7 @@ from kvsync.errors import (
     UnavailableError,
     UsageError,
 )
+from kvsync.failure import Failure
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import CodedError, ProtocolError
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.jobs import JobQueue
 from kvsync.daemon.messages import Job, JobId, JobKind, JobState, Step, Submission
 from kvsync.daemon.params import JobParams, parse_params
 from kvsync.errors import KvsyncError, StoreError, UnavailableError
+from kvsync.failure import Failure
 from kvsync.progress import Progress
 
 logger = logging.getLogger(__name__)

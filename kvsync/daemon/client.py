@@ -13,7 +13,6 @@ from typing import Final
 
 from kvsync.config import Home
 from kvsync.daemon import endpoint
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.messages import (
     API_HOST,
     API_VERSION,
@@ -32,6 +31,7 @@ from kvsync.daemon.messages import (
 )
 from kvsync.daemon.params import JobParams, parse_params
 from kvsync.errors import KvsyncError, UnavailableError
+from kvsync.failure import Failure
 from kvsync.progress import Progress, silent
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import VersionError

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.fractions import pack
 from kvsync.daemon.messages import MAX_RESULT_BYTES, Job, JobId, JobKind, JobState, Step
 from kvsync.daemon.params import JobParams, parse_params
 from kvsync.errors import NotFoundError, StoreError, UnavailableError, UsageError
+from kvsync.failure import Failure
 from kvsync.files import write_error
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import CodedError, ProtocolError, VersionError

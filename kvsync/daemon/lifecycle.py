@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from kvsync.config import Home
 from kvsync.daemon.client import DaemonClient
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.messages import Status
 from kvsync.daemon.pidlock import Holder
 from kvsync.errors import KvsyncError, UnavailableError
+from kvsync.failure import Failure
 from kvsync.files import make_private_dir, write_error
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import ProtocolError

@@ -12,8 +12,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, NewType, Self
 
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.fractions import pack, unpack
+from kvsync.failure import Failure
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB, MiB

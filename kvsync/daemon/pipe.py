@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.fractions import pack, unpack
 from kvsync.daemon.messages import MAX_REQUEST_BYTES, MAX_RESULT_BYTES, JobId, Step, parse_job_id
 from kvsync.daemon.params import ComputeParams
+from kvsync.failure import Failure
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB

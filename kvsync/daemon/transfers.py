@@ -12,10 +12,10 @@ from typing import Final
 
 from kvsync.config import Settings
 from kvsync.daemon.board import JobBoard
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.messages import Job, JobKind, JobState
 from kvsync.daemon.params import JobParams, PullParams, PushParams
 from kvsync.errors import KvsyncError
+from kvsync.failure import Failure
 from kvsync.keys import NodeKeys, PeerBook, TrustList
 from kvsync.progress import Progress
 from kvsync.store import Store

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kvsync import log
 from kvsync.config import Home, Settings
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.messages import JobId, Step
 from kvsync.daemon.params import ComputeParams
 from kvsync.daemon.pipe import (
@@ -40,6 +39,7 @@ from kvsync.daemon.pipe import (
     encode,
 )
 from kvsync.errors import KvsyncError
+from kvsync.failure import Failure
 from kvsync.keys import NodeKeys
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError, ProtocolError

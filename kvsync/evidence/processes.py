@@ -13,32 +13,10 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from kvsync.errors import (
-    EngineError,
-    KvsyncError,
-    NotFoundError,
-    PolicyError,
-    StoreError,
-    UnavailableError,
-    UsageError,
-)
+from kvsync.errors import KvsyncError
+from kvsync.failure import Failure
 from kvsync.progress import Progress
-from kvsync_protocol.errors import (
-    CodedError,
-    IntegrityError,
-    MalformedError,
-    MismatchError,
-    TrustError,
-    VersionError,
-)
-
-_KINDS: dict[str, type[CodedError]] = {
-    kind.__name__: kind
-    for kind in (
-        *(EngineError, KvsyncError, NotFoundError, PolicyError, StoreError, UnavailableError, UsageError),
-        *(IntegrityError, MalformedError, MismatchError, TrustError, VersionError),
-    )
-}
+from kvsync_protocol.errors import CodedError
 
 Step = Callable[[dict[str, Any], Progress], Iterable[dict[str, Any]]]
 
@@ -65,7 +43,7 @@ def run_step(
             for line in process.stdout:
                 message = json.loads(line)
                 if "error" in message:
-                    raise _error(message["error"])
+                    raise Failure.parse(message["error"]).error()
                 if "progress" in message:
                     progress(*message["progress"])
                 elif "found" in message:
@@ -76,11 +54,6 @@ def run_step(
                 raise KvsyncError("prove.child", f"step {step} ended with status {process.wait()}")
         finally:
             process.kill()
-
-
-def _error(found: dict[str, Any]) -> CodedError:
-    kind = _KINDS.get(found["kind"], KvsyncError)
-    return kind(found["code"], found["message"], hint=found.get("hint", ""), **found.get("fields", {}))
 
 
 def serve_step(steps: dict[str, Step]) -> int:
@@ -98,8 +71,7 @@ def serve_step(steps: dict[str, Step]) -> int:
         for found in steps[sys.argv[1]](params, progress):
             tell(found=found)
     except CodedError as error:
-        kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
-        tell(error={"kind": kinds[0] if kinds else "KvsyncError", **error.as_dict()})
+        tell(error=Failure.of(error).as_json())
         return 1
     tell(done=True)
     return 0

@@ -114,7 +114,7 @@ async def test_a_job_is_submitted_followed_and_its_result_returned(api: Api) -> 
 
 
 async def test_a_job_s_error_is_raised_where_it_is_waited_for(api: Api) -> None:
-    from kvsync.daemon.failure import Failure
+    from kvsync.failure import Failure
 
     job = await api.ask(api.client.submit, "pull", PULL.as_json())
     await api.board.take([JobKind.PULL])

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsync.daemon import pipe
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.fractions import pack, unpack
 from kvsync.daemon.messages import (
     Job,
@@ -26,6 +25,7 @@ from kvsync.daemon.messages import (
 )
 from kvsync.daemon.params import ComputeParams
 from kvsync.errors import EXIT_STATUS, KvsyncError, UnavailableError, exit_status
+from kvsync.failure import Failure
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, ProtocolError
 from kvsync_protocol.layout import DType

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from kvsync.daemon import jobs
-from kvsync.daemon.failure import Failure
 from kvsync.daemon.jobs import MAX_ATTEMPTS, JobQueue
 from kvsync.daemon.messages import Job, JobKind, JobState, Step, new_job_id
 from kvsync.daemon.params import ComputeParams, JobParams, PullParams, PushParams
 from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
+from kvsync.failure import Failure
 from kvsync_protocol.errors import VersionError
 
 COMPUTE = ComputeParams(Path("/m"), text="the document, which is secret")
