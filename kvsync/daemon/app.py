@@ -116,7 +116,7 @@ async def _announced(key: PublicKey, host: str, address: str) -> AsyncIterator[N
     telling = announced(key, addresses)
     try:
         await asyncio.to_thread(telling.__enter__)
-    except (KvsyncError, ValueError) as error:
+    except KvsyncError as error:
         logger.warning("not announced in the local network: %s", error)
         yield
         return

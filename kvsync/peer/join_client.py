@@ -12,7 +12,7 @@ from typing import Final
 
 from kvsync.errors import KvsyncError, PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, split_address
-from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
+from kvsync.peer.dial import STAGGER_S, NobodyAnsweredError, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.stream import stream_error
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
@@ -43,7 +43,9 @@ async def show_ticket(ticket: Ticket, keys: NodeKeys, about: Introduction) -> Jo
         host, port = split_address(address)
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_JOIN_BYTES)
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=context, happy_eyeballs_delay=STAGGER_S
+                )
         except (OSError, TimeoutError) as error:
             raise _named(error) from error
         check_peer(writer.get_extra_info("ssl_object"), ticket.identity, ALPN)

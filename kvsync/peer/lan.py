@@ -37,17 +37,23 @@ class Found:
 
 @contextmanager
 def announced(key: PublicKey, addresses: Sequence[str], interfaces: Sequence[str] | None = None) -> Iterator[None]:
-    """Tell the local network while inside. `addresses` are `ip:port` texts of one port.
+    """Tell the local network while inside. `addresses` are texts of one port; host names in them are left out.
+
+    A node that listens for its own host only is told to its own host only.
 
     Raises:
         UsageError: `lan.missing`; UnavailableError: `lan.unavailable`.
     """
     zeroconf = _module()
-    hosts = [ipaddress.ip_address(split_address(address)[0]).packed for address in addresses]
+    hosts = [host for address in addresses if (host := _ip(split_address(address)[0])) is not None]
+    if not hosts:
+        raise UnavailableError("lan.unavailable", "no address to tell", hint="set listen_host to an address")
+    if interfaces is None and all(host.is_loopback for host in hosts):
+        interfaces = [str(host) for host in hosts]
     info = zeroconf.ServiceInfo(
         SERVICE,
         f"{key.key_id}.{SERVICE}",
-        addresses=hosts,
+        addresses=[host.packed for host in hosts],
         port=split_address(addresses[0])[1],
         properties={_KEY: str(key).encode()},
         server=f"kvsync-{key.key_id}.local.",
@@ -88,6 +94,13 @@ def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Fo
             both = dict.fromkeys((*found.get(claim.key, ()), *claim.addresses))
             found[claim.key] = tuple(both)[:MAX_ADDRESSES]
     return [Found(key, found[key]) for key in sorted(found, key=str)]
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def _read(info: Any) -> Found | None:

@@ -179,6 +179,26 @@ def test_encrypted_keys_need_their_passphrase_everywhere(kvsync, home, monkeypat
     assert kvsync("keys", "show").out == shown
 
 
+def test_a_daemon_is_found_in_the_local_network(kvsync, home):
+    from kvsync.peer.lan import discover
+
+    Settings(lan_discovery=True).save(Home(home))
+    status = kvsync("daemon", "start", "--json").json
+    try:
+        found = next(
+            (
+                {str(each.key): each.addresses for each in listed}
+                for seconds in (2.5, 5, 10)
+                if (listed := discover(seconds, ["127.0.0.1"]))
+            ),
+            {},
+        )
+        assert found[status["peer_key"]] == (status["address"],)
+        assert kvsync("peer", "discover", "--seconds", "1").status == 0
+    finally:
+        kvsync("daemon", "stop")
+
+
 def test_a_peer_is_limited_to_names(kvsync, home):
     kvsync("peer", "add", "site-b", KEY, "--role", "audit", "--role", "compute", "--names", "team/*")
     (peer,) = kvsync("peer", "ls", "--json").json["peers"]

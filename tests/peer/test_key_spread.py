@@ -358,6 +358,14 @@ async def test_an_error_of_another_kind_ends_all_attempts() -> None:
     assert caught.value.code == "x.y"
 
 
+def test_a_node_without_an_address_of_its_own_is_not_announced() -> None:
+    from kvsync.peer.lan import announced
+
+    with pytest.raises(UnavailableError) as caught, announced(VICTIM.public, ["lab.example:7410"]):
+        pass
+    assert caught.value.code == "lan.unavailable"
+
+
 def test_what_is_announced_on_the_loopback_is_found_and_lies_are_only_claims() -> None:
     from kvsync.peer.lan import announced, discover
 
