@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from kvsync.engines import Context, Engine
-from kvsync.engines.transformers import recurrent
+from kvsync.engines import Context, Engine, extend_shifted
+from kvsync.engines.transformers import load, recurrent
 from kvsync.engines.transformers.slots import AttentionSlot
+from kvsync.engines.transformers.soundness import check_cache
+from kvsync.errors import EngineError
 from kvsync.graft import deposit
 from kvsync.graft.graft import graft, lookup
 from kvsync.pack import ArtifactReader
@@ -215,9 +217,17 @@ def test_a_longer_document_takes_over_the_blocks_of_a_shorter_one(
         assert deposit(alone, engine, SIGNER, tokens).artifact == long.artifact
 
 
-def test_snapshots_of_another_interval_are_another_fingerprint(kinds: KindModels) -> None:
-    from kvsync.engines.transformers import load
+@pytest.mark.parametrize("kind", ["gemma 4, two layers read others' keys", "granite 4, mamba-2"])
+def test_layers_whose_state_is_no_list_of_keys_cannot_be_shifted(kind: str, kinds: KindModels) -> None:
+    engine = kinds.engine(kind)
+    context = engine.new_context()
+    engine.prefill(context, [1, 2, 3], engine.schedule)
+    with pytest.raises(EngineError) as caught:
+        extend_shifted(engine, context, [4], engine.schedule, 2)
+    assert caught.value.code == "engine.shift"
 
+
+def test_snapshots_of_another_interval_are_another_fingerprint(kinds: KindModels) -> None:
     folder = kinds.folder("granite 4, mamba-2")
     first = kinds.engine("granite 4, mamba-2").fingerprints
     other = load(folder, block_tokens=BLOCK, snapshot_blocks=3).fingerprints
@@ -230,9 +240,6 @@ def test_the_stack_of_recurrent_layers_is_in_their_fingerprint_only(kinds: KindM
 
 
 def test_states_that_are_laid_out_otherwise_are_noticed(kinds: KindModels, store: Store) -> None:
-    from kvsync.engines.transformers.soundness import check_cache
-    from kvsync.errors import EngineError
-
     engine = kinds.engine("granite 4, mamba-2")
     slots = engine._loaded.shape.slots
 

@@ -63,6 +63,8 @@ def _frequencies(engine: TransformersEngine) -> list[torch.Tensor]:
         raise _refused("its positions are not encoded by one rotary embedding")
     (rotary,) = found
     layers = sum(len(group.layers) for group in engine.groups)
+    if layers != len(engine.new_context().cache.layers):
+        raise _refused("some of its layers keep no keys of their own")
     kinds = getattr(engine.model.config, "layer_types", None) or [""] * layers
     types = rotary.rope_type if isinstance(rotary.rope_type, dict) else dict.fromkeys(kinds, rotary.rope_type)
     return [_frequency(rotary, kinds[layer], str(types.get(kinds[layer]))) for layer in range(layers)]
