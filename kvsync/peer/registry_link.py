@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -112,30 +113,41 @@ class RegistryLink:
             log.info("the registry was not asked: %s", error)
             return Matches(0, ())
 
-    def _due(self) -> Iterator[Statement]:
+    @property
+    def due(self) -> int:
+        """How many statements the registry has still to hear."""
+        return sum(1 for _ in self._due())
+
+    def _due(self) -> Iterator[Callable[[Moment], Statement]]:
         now = self._clock()
 
         def stale(told: float | None) -> bool:
             return told is None or now - told > self._ttl_s / 2
 
         if self._addresses and stale(self._contact_told):
-            yield Contact(self._next(), self._addresses, self._ttl_s)
+            yield partial(Contact, addresses=self._addresses, ttl_s=self._ttl_s)
         for artifact in list(self._ended):
-            yield Withdrawal(self._next(), artifact)
+            yield partial(Withdrawal, artifact=artifact)
         for one in list(self._holdings.values()):
             if stale(self._told.get(one.artifact)):
-                digests = (one.artifact, one.compatibility, one.numerics)
-                yield Announcement(self._next(), *digests, one.keys, one.size, one.readers, self._ttl_s)
-
-    def _next(self) -> Moment:
-        self._at = Moment(self._at.epoch, self._at.sequence + 1)
-        return self._at
+                yield partial(
+                    Announcement,
+                    artifact=one.artifact,
+                    compatibility=one.compatibility,
+                    numerics=one.numerics,
+                    keys=one.keys,
+                    size=one.size,
+                    readers=one.readers,
+                    ttl_s=self._ttl_s,
+                )
 
     def _batch(self) -> list[tuple[Statement, Envelope]]:
         """What is due, as much as one request takes."""
         found: list[tuple[Statement, Envelope]] = []
         size = 0
-        for statement in islice(self._due(), MAX_BATCH):
+        for make in islice(self._due(), MAX_BATCH):
+            self._at = Moment(self._at.epoch, self._at.sequence + 1)
+            statement = make(self._at)
             envelope = statement.seal(self._key)
             found.append((statement, envelope))
             size += len(envelope.payload)
