@@ -19,9 +19,9 @@ from kvsync.store.temp import TempFiles
 from kvsync_protocol import attestation as format_
 from kvsync_protocol.attestation import Attestation, Signed
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
-from kvsync_protocol.envelope import Envelope, VerifiedPayload
+from kvsync_protocol.envelope import Envelope, Signature, VerifiedPayload
 from kvsync_protocol.errors import ProtocolError
-from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES
+from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES, MAX_SIGNATURES
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.signing import PublicKey
 
@@ -68,22 +68,24 @@ class AttestationFiles:
             NotFoundError: `store.unknown_artifact`.
             ProtocolError: as `kvsync_protocol.attestation.read`.
         """
-        new = format_.read(envelope, keys, manifest)
+        signed = format_.read(envelope, keys, manifest)
+        kept = _labelled(envelope, signed.signers)
+        new = _Held(signed.attestation, frozenset(s.key_id for s in kept.signatures))
         name = sha256(envelope.payload).hex + _END
         with self._files.open(manifest.artifact) as parent:
-            held = {other: _judge(parent, other, keys, manifest) for other in self.names(parent)}
+            held = {other: _read(parent, other, keys) for other in self.names(parent)}
             if name in held:
-                return self._merge(parent, name, envelope.endorsed(keys), keys)
-            if any(signed is not None and _says_all(signed, new) for signed in held.values()):
+                return self._merge(parent, name, kept, keys)
+            if any(other is not None and _says_all(other, new) for other in held.values()):
                 return False
-            outdone = [other for other, signed in held.items() if signed is None or _says_all(new, signed)]
-            left = [signed for other, signed in held.items() if other not in outdone and signed is not None]
+            outdone = [other for other, found in held.items() if found is None or _says_all(new, found)]
+            left = [found for other, found in held.items() if other not in outdone and found is not None]
             if len(left) >= MAX_ATTESTATIONS or any(
-                sum(key in signed.signers for signed in left) >= PER_SIGNER for key in new.signers
+                sum(key_id in found.signers for found in left) >= PER_SIGNER for key_id in new.signers
             ):
                 return False
             with parent.child(ATTESTATIONS, create=True) as folder:
-                self._temp.publish(envelope.endorsed(keys).encode(), folder, name)
+                self._temp.publish(kept.encode(), folder, name)
                 for other in outdone:
                     folder.unlink(other)
                 folder.sync()
@@ -185,18 +187,39 @@ def _load(folder: Folder, name: str) -> Envelope:
     return Envelope.parse(folder.read(name, MAX_ENVELOPE_BYTES))
 
 
-def _judge(parent: Folder, name: str, keys: Collection[PublicKey], manifest: Manifest) -> Signed | None:
-    """A stored attestation; None when it is damaged or nobody who counts has signed it."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An attestation and the key ids of its signers, which this store has written itself."""
+
+    attestation: Attestation
+    signers: frozenset[str]
+
+
+def _labelled(envelope: Envelope, signers: Collection[PublicKey]) -> Envelope:
+    """The envelope with one valid signature of each signer, under the signer's own key id whatever it claimed."""
+    found = [(key, envelope.endorsed([key]).signatures[0].signature) for key in signers]
+    signatures = tuple(Signature(key.key_id, signature) for key, signature in found)
+    return Envelope(envelope.payload_type, envelope.payload, signatures[:MAX_SIGNATURES])
+
+
+def _read(parent: Folder, name: str, keys: Collection[PublicKey]) -> _Held | None:
+    """A stored attestation; None when it is damaged or none of `keys` is among its signers.
+
+    Signatures were verified when it was kept, and are again when it is used.
+    """
     with parent.child(ATTESTATIONS) as folder:
         try:
-            return format_.read(_load(folder, name), keys, manifest)
+            envelope = _load(folder, name)
+            found = Attestation.parse(VerifiedPayload(envelope.payload_type, envelope.payload, ()))
         except (ProtocolError, StoreError, NotFoundError):
             return None
+    signers = {key.key_id for key in keys} & {signature.key_id for signature in envelope.signatures}
+    return _Held(found, frozenset(signers)) if signers else None
 
 
-def _says_all(one: Signed, other: Signed) -> bool:
+def _says_all(one: _Held, other: _Held) -> bool:
     """True when `other` by its signers says nothing that `one` does not."""
     a, b = one.attestation, other.attestation
-    if (a.numerics, a.differs) != (b.numerics, b.differs) or not set(other.signers) <= set(one.signers):
+    if (a.numerics, a.differs) != (b.numerics, b.differs) or not other.signers <= one.signers:
         return False
     return set(b.audited()) <= set(a.audited()) and a.logits >= b.logits
