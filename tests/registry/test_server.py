@@ -38,7 +38,7 @@ from kvsync_registry.service import Registry
 from tests.registry.world import artifact, chain, key
 from tests.sync.nodes import Node
 
-SETTINGS = Settings(stall_timeout_s=2, transfer_deadline_s=20)
+SETTINGS = Settings(stall_timeout_s=20, transfer_deadline_s=60)
 DIGEST = sha256(b"fingerprint")
 
 
@@ -57,7 +57,7 @@ class Place:
 
     def client(self, name: str) -> RegistryClient:
         peer = Peer("registry", self.node.keys.peer.public, (self.address,))
-        return RegistryClient(peer, NodeIdentity(key(name)), SETTINGS, Deadline.after(20))
+        return RegistryClient(peer, NodeIdentity(key(name)), SETTINGS, Deadline.after(60))
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[RegistryServer]:
@@ -131,7 +131,7 @@ async def test_a_registry_under_another_key_is_not_spoken_to(place: Place) -> No
     place.admit("alpha")
     async with place.serving():
         impostor = Peer("registry", key("impostor").public, (place.address,))
-        async with RegistryClient(impostor, NodeIdentity(key("alpha")), SETTINGS, Deadline.after(20)) as client:
+        async with RegistryClient(impostor, NodeIdentity(key("alpha")), SETTINGS, Deadline.after(60)) as client:
             with pytest.raises(TrustError):
                 await client.hello()
 
@@ -261,7 +261,7 @@ def test_the_program_serves_a_home_until_it_is_told_to_stop(tmp_path: Path) -> N
 
     async def talk() -> None:
         peer = Peer("registry", node.keys.peer.public, (told["address"],))
-        async with RegistryClient(peer, NodeIdentity(key("alpha")), SETTINGS, Deadline.after(20)) as client:
+        async with RegistryClient(peer, NodeIdentity(key("alpha")), SETTINGS, Deadline.after(60)) as client:
             await client.hello()
             said = dataclasses.replace(announcement(1, "abc", Moment(1, 1)), readers=("tenant:team",))
             assert (await client.declare([said.seal(key("alpha"))])).outcomes == ("ok",)
@@ -289,7 +289,7 @@ async def test_when_one_of_two_replicas_is_killed_the_other_knows_all_it_was_tol
             Peer("registry", node.keys.peer.public, tuple(told["address"] for _, told in replicas)),
             NodeIdentity(key("alpha")),
             SETTINGS,
-            Deadline.after(20),
+            Deadline.after(60),
         ),
     )
     for number in range(20):
