@@ -57,6 +57,10 @@ class Pool(Generic[C]):
     def close(self) -> None:
         """Close what is free; what is in use closes when it is given back."""
         self._closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what is free: when one connection turns out to be dead, the others are no better."""
         while True:
             try:
                 self._free.get_nowait().close()

@@ -8,6 +8,7 @@ compared in the statement that writes them. What the database breaks off to end 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -38,6 +39,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 TRIES: Final = 8
 STATEMENT_MS: Final = 10_000
+CONNECT_S: Final = 5
+PATIENCE_S: Final = 8.0
 SWEPT_AT_ONCE: Final = 20_000
 OPTIONS: Final = (
     # Every query here goes from point to point; a plan that reads a whole table is always the wrong one.
@@ -122,7 +125,9 @@ class PostgresRegistryStore:
 
     def _connect(self) -> Connection:
         # The first use prepares a statement: there are few, and each is used for ever.
-        return psycopg.connect(self._url, autocommit=True, prepare_threshold=0, options=OPTIONS, connect_timeout=10)
+        return psycopg.connect(
+            self._url, autocommit=True, prepare_threshold=0, options=OPTIONS, connect_timeout=CONNECT_S
+        )
 
     @staticmethod
     def _migrate(db: Connection) -> None:
@@ -151,6 +156,7 @@ class PostgresRegistryStore:
 
         A change that was committed while its answer was lost is tried again too: its statements are then stale.
         """
+        deadline = time.monotonic() + PATIENCE_S
         for last in (*([False] * (TRIES - 1)), True):
             try:
                 with self._connection() as db:
@@ -163,7 +169,8 @@ class PostgresRegistryStore:
             except errors.DiskFull as error:
                 raise FullError("registry.disk", "the registry's database has no room left") from error
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if last:
+                self._pool.forget()
+                if last or time.monotonic() > deadline:
                     raise UnavailableError(
                         "registry.away", "the registry's database cannot be reached", hint="try again later"
                     ) from error

@@ -223,7 +223,11 @@ def test_a_database_that_went_away_is_used_again_when_it_is_back(database: str) 
     world = World(open_store(database))
     world.join("alpha")
     world.announce("alpha", "a", "abc")
+    both(lambda _: [world.lookup("alpha", "abc") for _ in range(20)] and None, 8)
     with psycopg.connect(database, autocommit=True) as db:
+        row = db.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()").fetchone()
+        assert row is not None
+        assert row[0] > 3
         db.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             " AND datname = current_database()"
