@@ -130,10 +130,7 @@ class ArtifactFiles:
             ProtocolError: as `Envelope.parse` and `Manifest.parse`, for damaged files.
         """
         envelope = Envelope.parse(self.read(artifact, ENVELOPE, MAX_ENVELOPE_BYTES))
-        if sha256(envelope.payload) != artifact:
-            raise IntegrityError(
-                "integrity.artifact", f"the manifest stored as {artifact.short} is another one", hint="kvsync fsck"
-            )
+        check_id(envelope, artifact)
         manifest = unjudged(envelope)
         with self.open(artifact) as folder:
             leaves, tokens = folder.status(LEAVES), folder.status(TOKENS)
@@ -231,6 +228,14 @@ class ArtifactFiles:
     def move_to(self, quarantine: Folder, artifact: ArtifactId, name: str) -> None:
         """Take a damaged artifact out of service."""
         self._folder.move(artifact.hex, quarantine, name)
+
+
+def check_id(envelope: Envelope, artifact: ArtifactId) -> None:
+    """What is kept under an id has to be what it names. Raises IntegrityError `integrity.artifact`."""
+    if sha256(envelope.payload) != artifact:
+        raise IntegrityError(
+            "integrity.artifact", f"the manifest stored as {artifact.short} is another one", hint="kvsync fsck"
+        )
 
 
 def unjudged(envelope: Envelope) -> Manifest:

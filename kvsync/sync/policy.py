@@ -58,10 +58,7 @@ class Policies:
         """
         verified = envelope.verify(manifest_format.PAYLOAD_TYPE, keys)
         manifest = Manifest.parse(verified)
-        if manifest.artifact != wanted:
-            raise IntegrityError(
-                "integrity.artifact", "the peer sent another artifact than the one asked for", artifact=wanted
-            )
+        check_wanted(manifest, wanted)
         self.allow("signer", f"signed by {', '.join(key.key_id for key in verified.signers)}")
         return manifest
 
@@ -73,8 +70,7 @@ class Policies:
                 `trust.name`, `trust.ref_name`, `trust.ref_owner`.
         """
         ref, signers = trust.judge_ref(envelope)
-        if ref.name != name:
-            raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")
+        check_named(ref, name)
         try:
             ref.check_fresh(int(time.time()))
             store.check_ref(ref, signers, trust.owners(name, signers))
@@ -112,3 +108,17 @@ class Policies:
             return
         names = ", ".join(difference.field for difference in tolerated)
         self.allow("fingerprints", f"equal canary; {names} differ" if tolerated else "equal")
+
+
+def check_wanted(manifest: Manifest, wanted: ArtifactId) -> None:
+    """Sound as it may be, it has to be what was asked for. Raises IntegrityError `integrity.artifact`."""
+    if manifest.artifact != wanted:
+        raise IntegrityError(
+            "integrity.artifact", "the peer sent another artifact than the one asked for", artifact=wanted
+        )
+
+
+def check_named(ref: Ref, name: str) -> None:
+    """The same of a name. Raises TrustError `trust.ref_name`."""
+    if ref.name != name:
+        raise TrustError("trust.ref_name", f"the peer answered with the name {ref.name!r}")

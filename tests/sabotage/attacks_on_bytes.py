@@ -10,13 +10,13 @@ from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.limits import MiB
 from kvsync_protocol.manifest import Tree
 from kvsync_protocol.prefix import encode_tokens
-from tests.sabotage.cast import SECOND, STRANGER
+from tests.sabotage.cast import STRANGER
 from tests.sabotage.forging import compute, describe, flip, honest, pack, resigned, typed
 from tests.sabotage.liar import Story
-from tests.sabotage.world import DOCUMENT, OTHER, QUESTION, World, compared, named
+from tests.sabotage.world import DOCUMENT, OTHER, QUESTION, World, compared, continued
 
 BAD = 1
-"""The chunk that is tampered with: of the middle block in every artifact here."""
+"""The chunk that is tampered with, of an inner block."""
 
 
 async def signature(world: World) -> str:
@@ -76,8 +76,7 @@ async def small_promise(world: World) -> str:
     large = resigned(replace(genuine, leaves=table.encode(), chunks=chunks), manifest)
     limit = 2 * genuine.manifest.tree.total_bytes
     await world.pull(Story(large), large.id, engine, settings={"max_artifact_bytes": limit})
-    stored = sum(path.stat().st_size for path in (world.victim.home.store_dir / "chunks").glob("*/*"))
-    return "more stored than the limit that it passed" if stored > limit else "nothing"
+    return stored_beyond(world, limit)
 
 
 async def foreign_header(world: World) -> str:
@@ -96,34 +95,38 @@ async def other_tokens(world: World) -> str:
     return await world.takes(Story(lie), engine)
 
 
-async def rollback(world: World) -> str:
-    """A peer answers with a ref that its signer has replaced since."""
+async def another_artifact(world: World) -> str:
+    """A peer answers a request by id with another artifact, genuine and by the same signer."""
     engine = world.uses(world.engines.victim())
-    old, new = honest(engine, OTHER), honest(engine, DOCUMENT)
-    await world.pull(Story(new, (named(new.id, 2),)), "doc", engine)
+    wanted, sent = honest(engine, DOCUMENT), honest(engine, OTHER)
+    report = await world.pull(Story(sent), wanted.id, engine)
+    return continued(world, engine, report.artifact)
+
+
+async def exchanged_on_disk(world: World) -> str:
+    """A disk gives one artifact's three files under the id of another; both were pulled and verified."""
+    engine = world.uses(world.engines.victim())
+    wanted, other = honest(engine, DOCUMENT), honest(engine, OTHER)
+    for artifact in (wanted, other):
+        await world.pull(Story(artifact), artifact.id, engine)
+    folder = world.victim.home.store_dir / "artifacts"
+    for path in (folder / wanted.id.hex).iterdir():
+        path.chmod(0o600)
+        path.write_bytes((folder / other.id.hex / path.name).read_bytes())
     world.begin()
-    await world.pull(Story(old, (named(old.id, 1),)), "doc", engine)
-    return by_name(world, old.id.hex)
+    return continued(world, engine, wanted.id)
 
 
-async def freeze(world: World) -> str:
-    """A peer keeps on answering with a ref that was to be renewed long ago."""
+async def too_large(world: World) -> str:
+    """A signer's artifact is larger than what the victim takes."""
     engine = world.uses(world.engines.victim())
-    old = honest(engine, OTHER)
-    await world.pull(Story(old, (named(old.id, 1, expires=1_000_000_000),)), "doc", engine)
-    return by_name(world, old.id.hex)
+    genuine = honest(engine, DOCUMENT)
+    limit = genuine.manifest.tree.total_bytes - 1
+    await world.pull(Story(genuine), genuine.id, engine, settings={"max_artifact_bytes": limit})
+    return stored_beyond(world, limit)
 
 
-async def taken_over(world: World) -> str:
-    """Another trusted signer gives a name that is not theirs."""
-    engine = world.uses(world.engines.victim())
-    theirs, ours = honest(engine, OTHER), honest(engine, DOCUMENT)
-    await world.pull(Story(ours, (named(ours.id, 1),)), "doc", engine)
-    world.begin()
-    await world.pull(Story(theirs, (named(theirs.id, 9, SECOND),)), "doc", engine)
-    return by_name(world, theirs.id.hex)
-
-
-def by_name(world: World, artifact: str) -> str:
-    """Whether the name now stands for the attacker's artifact."""
-    return "wrong artifact under the name" if world.victim.store.resolve("doc").hex == artifact else "nothing"
+def stored_beyond(world: World, limit: int) -> str:
+    """Whether more bytes were stored than one artifact may have."""
+    stored = sum(path.stat().st_size for path in (world.victim.home.store_dir / "chunks").glob("*/*"))
+    return "more stored than the limit" if stored > limit else "nothing"

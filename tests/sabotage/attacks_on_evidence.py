@@ -7,7 +7,7 @@ from kvsync.evidence.selection import Selection
 from tests.sabotage.cast import SECOND, SIGNER, STRANGER
 from tests.sabotage.forging import corrupt, honest
 from tests.sabotage.liar import Story
-from tests.sabotage.world import DOCUMENT, World
+from tests.sabotage.world import DOCUMENT, QUESTION, World, compared
 from tests.sync.forging import attested
 
 
@@ -27,6 +27,17 @@ async def found_wrong(world: World) -> str:
     assert audit(world.liar.store, engine, SECOND, forged.id, Selection()).first_wrong == 2
     said = tuple(world.liar.store.attestations(forged.id))
     return await world.takes(Story(forged, attestations=said), engine)
+
+
+async def found_wrong_here(world: World) -> str:
+    """The same forgery, which the victim took without asking for audits, and found wrong by one of its own."""
+    engine = world.uses(world.engines.victim())
+    forged = corrupt(engine, DOCUMENT)
+    await world.pull(Story(forged), forged.id, engine)
+    audit(world.victim.store, engine, world.victim.keys.signer, forged.id, Selection())
+    world.begin()
+    got = world.answer(engine, forged.id, [*DOCUMENT, *QUESTION])
+    return compared(got, world.engines.fresh(engine, DOCUMENT, QUESTION))
 
 
 async def one_against_two(world: World) -> str:

@@ -20,6 +20,7 @@ from kvsync_protocol.errors import CodedError
 from tests.sabotage import attacks_on_bytes as on_bytes
 from tests.sabotage import attacks_on_evidence as on_evidence
 from tests.sabotage import attacks_on_meaning as on_meaning
+from tests.sabotage import attacks_on_names as on_names
 from tests.sabotage.checks import CHECKS, without
 from tests.sabotage.models import Engines
 from tests.sabotage.world import RIGHT, Outcome, World
@@ -71,9 +72,15 @@ ROWS = (
     Row("refutation", on_evidence.found_wrong, "evidence.refuted"),
     Row("independent signers", on_evidence.one_against_two, "policy.signers"),
     Row("divergence", on_evidence.word_against_word, "divergence.unsettled"),
-    Row("ref sequence", on_bytes.rollback, "trust.rollback"),
-    Row("ref expiry", on_bytes.freeze, "trust.expired"),
-    Row("ref owner", on_bytes.taken_over, "trust.ref_owner"),
+    Row("own audits", on_evidence.found_wrong_here, "evidence.refuted"),
+    Row("artifact asked for", on_bytes.another_artifact, "integrity.artifact"),
+    Row("artifact on disk", on_bytes.exchanged_on_disk, "integrity.artifact"),
+    Row("artifact size", on_bytes.too_large, "policy.size"),
+    Row("name asked for", on_names.another_name, "trust.ref_name"),
+    Row("names of a signer", on_names.name_out_of_bounds, "trust.name"),
+    Row("ref sequence", on_names.rollback, "trust.rollback"),
+    Row("ref expiry", on_names.freeze, "trust.expired"),
+    Row("ref owner", on_names.taken_over, "trust.ref_owner"),
 )
 
 

@@ -12,6 +12,7 @@ from kvsync.engines.engine import Context, Engine
 from kvsync.graft import Graft, graft
 from kvsync.sync import PullReport
 from kvsync_protocol.digest import ArtifactId, sha256
+from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.engines.tiny_models import some_tokens
@@ -116,9 +117,17 @@ class World:
 
 
 def compared(got: str, fresh: str) -> str:
+    """What the victim got, measured by the fresh computation."""
     return RIGHT if got == fresh else WRONG
 
 
-def named(artifact: ArtifactId, sequence: int, key: SigningKey = SIGNER, **members: Any) -> Any:
+def continued(world: World, engine: Engine, artifact: ArtifactId) -> str:
+    """Whether the victim, who goes on from what it takes for its document's artifact, gets the right logits."""
+    tokens = world.victim.store.artifact(artifact).tokens()
+    got = world.answer(engine, artifact, [*tokens, *QUESTION])
+    return compared(got, world.engines.fresh(engine, DOCUMENT, QUESTION))
+
+
+def named(artifact: ArtifactId, sequence: int, key: SigningKey = SIGNER, **members: Any) -> Envelope:
     """A signed ref of the name "doc"."""
     return Ref(members.pop("name", "doc"), artifact, sequence, **members).seal(key)
