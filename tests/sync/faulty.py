@@ -52,8 +52,8 @@ class FaultyControl(ControlLane):
     def tokens(self, artifact: ArtifactId) -> bytes:
         return self._changed("tokens", super().tokens(artifact), self.faults.tokens)
 
-    def refs(self, name: str, after: str) -> bytes:
-        return self._changed("refs", super().refs(name, after), self.faults.refs)
+    def refs(self, key: PublicKey, name: str, after: str) -> bytes:
+        return self._changed("refs", super().refs(key, name, after), self.faults.refs)
 
 
 class FaultySession(BulkSession):
@@ -72,7 +72,7 @@ class FaultyLane(BulkLane):
     faults = Faults()
 
     def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
-        session = FaultySession(self._store, self._offers, self._roster, key, stream, self._wake)
+        session = FaultySession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
         session.faults = self.faults
         return session
 
