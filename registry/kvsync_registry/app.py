@@ -172,6 +172,8 @@ class RegistryServer:
                 removed = await asyncio.get_running_loop().run_in_executor(self._executor, self._registry.sweep)
             except RegistryError as error:
                 log.warning("not swept: %s", error)
+            except Exception:
+                log.exception("a sweep failed; the next one tries again")
             else:
                 log.info("swept %d offers", removed)
 

@@ -27,6 +27,6 @@ class RegistryLimits:
     attestations_each: int = 16
     """Of one artifact, brought by one member: signers are made at will, members are not."""
     attestation_ttl_s: int = 30 * DAY_S
-    sweep_every_s: int = MINUTE_S
+    sweep_every_s: float = MINUTE_S
     request_deadline_s: float = 20.0
     connections: int = 512

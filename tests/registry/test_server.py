@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from kvsync_protocol.errors import TrustError
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.registry_messages import Matches, PrefixQuery, Vouched
 from kvsync_registry.app import RegistryServer
+from kvsync_registry.config import RegistryLimits
 from kvsync_registry.memory import MemoryRegistryStore
 from kvsync_registry.service import Registry
 from tests.registry.world import artifact, chain, key
@@ -160,6 +162,37 @@ async def test_a_malformed_request_is_refused_in_one_form(
             assert (answer.status, json.loads(await answer.read())["code"]) == (status, code)
         async with session.get(f"https://{place.address}/v1/health") as answer:
             assert answer.status == 200
+
+
+class Sweeping(MemoryRegistryStore):
+    """Fails at its first sweep, then says when one removed something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sweeps = 0
+        self.removed = threading.Event()
+
+    def sweep(self, now: int) -> int:
+        self.sweeps += 1
+        if self.sweeps == 1:
+            raise RuntimeError("the first sweep fails")
+        found = super().sweep(now)
+        if found:
+            self.removed.set()
+        return found
+
+
+async def test_what_expired_is_swept_away_while_serving_even_after_a_failure(place: Place) -> None:
+    place.admit("alpha")
+    store, now = Sweeping(), 1000.0
+    limits = RegistryLimits(sweep_every_s=0.02)
+    place.registry = Registry(store, place.members, limits=limits, clock=lambda: now)
+    async with place.serving(), place.client("alpha") as alpha:
+        await alpha.hello()
+        said = [announcement(1, "abc", Moment(1, 1)).seal(key("alpha"))]
+        assert (await alpha.declare(said)).outcomes == ("ok",)
+        now += 3600.0
+        assert await asyncio.to_thread(store.removed.wait, 30)
 
 
 async def test_absent_and_hidden_give_the_same_bytes(place: Place) -> None:
