@@ -1,13 +1,9 @@
-"""Steps of the demo that need a model, each in a process of its own: `python -m kvsync.demo.child STEP`.
-
-Parameters come as one JSON object on standard input, the result goes as one to standard output.
-"""
+"""Steps of the demo that need a model, each in a process of its own: `python -m kvsync.demo.child STEP`."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,8 @@ from kvsync.demo.continuation import continue_fresh, continue_graft
 from kvsync.demo.tamper import refuse_all
 from kvsync.engines import load_engine
 from kvsync.engines.engine import Engine
-from kvsync_protocol.errors import CodedError
+from kvsync.evidence.processes import Step, serve_step
+from kvsync.progress import Progress
 from kvsync_protocol.layout import DType
 
 
@@ -26,7 +23,8 @@ def fingerprints(engine: Engine, params: dict[str, Any]) -> dict[str, object]:
     return {"compatibility": pair.compatibility.as_json(), "numerics": pair.numerics.as_json()}
 
 
-STEPS: dict[str, Callable[[Engine, dict[str, Any]], dict[str, object]]] = {
+Work = Callable[[Engine, dict[str, Any]], dict[str, object]]
+WORK: dict[str, Work] = {
     "fingerprints": fingerprints,
     "fresh": continue_fresh,
     "graft": continue_graft,
@@ -34,18 +32,13 @@ STEPS: dict[str, Callable[[Engine, dict[str, Any]], dict[str, object]]] = {
 }
 
 
-def main() -> int:
-    params = json.load(sys.stdin)
-    params["home"] = Home(Path(params["home"]))
-    try:
+def _step(work: Work) -> Step:
+    def run(params: dict[str, Any], progress: Progress) -> Iterator[dict[str, Any]]:
         engine = load_engine(Path(params["model"]), dtype=DType(params["dtype"]), device=params["device"])
-        result = STEPS[sys.argv[1]](engine, params)
-    except CodedError as error:
-        sys.stdout.write(json.dumps({"error": error.as_dict()}))
-        return 1
-    sys.stdout.write(json.dumps({"result": result}))
-    return 0
+        yield work(engine, {**params, "home": Home(Path(params["home"]))})
+
+    return run
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_step({name: _step(work) for name, work in WORK.items()}))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +16,8 @@ from kvsync.config import Home, Settings
 from kvsync.demo.node import DemoNode
 from kvsync.demo.result import DemoResult, OneShot, Pair
 from kvsync.demo.tamper import chunk_file, flipped_byte
-from kvsync.errors import KvsyncError, NotFoundError
+from kvsync.errors import NotFoundError
+from kvsync.evidence.processes import run_step
 from kvsync.keys import TrustList
 from kvsync.progress import Progress, silent
 from kvsync.store import Store
@@ -155,20 +153,8 @@ def _job(node: DemoNode, kind: str, params: dict[str, Any], progress: Progress) 
 
 def _child(step: str, home: Home, params: dict[str, Any]) -> dict[str, Any]:
     """Run a step that needs the model in a process that has never seen it. Raises its error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kvsync.demo.child", step],
-        input=json.dumps({**params, "home": str(home.root)}).encode(),
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError as error:
-        raise KvsyncError("demo.child", f"step {step} ended with status {done.returncode}") from error
-    if "error" in answer:
-        found = answer["error"]
-        raise KvsyncError(found["code"], f"step {step}: {found['message']}", hint=found.get("hint", ""))
-    return dict(answer["result"])
+    (found,) = run_step("kvsync.demo.child", step, {**params, "home": str(home.root)}, silent)
+    return found
 
 
 def _refused_pulls(root: Path, a: DemoNode, artifact: str, other: dict[str, Any]) -> dict[str, str]:
