@@ -77,13 +77,18 @@ def graft(
     return Outcome(data, [*continued.splitlines(), "", _facts(grafted.report, first)])
 
 
+def _unreached(report: GraftReport) -> str:
+    """Where recurrent layers had no snapshot at the end of what is shared."""
+    return f" of {report.tokens_shared} shared" if report.tokens_shared > report.tokens_grafted else ""
+
+
 def _facts(report: GraftReport, first: float) -> Facts:
     stages = ", ".join(f"{stage} {seconds(value)}" for stage, value in report.seconds.items())
     return Facts(
         [
             ("artifact", report.artifact),
             ("mode", report.mode),
-            ("tokens grafted", report.tokens_grafted),
+            ("tokens grafted", f"{report.tokens_grafted}{_unreached(report)}"),
             ("tokens recomputed", report.tokens_recomputed),
             ("read and verified", f"{plural(report.chunks, 'chunk')}, {size(report.bytes)}"),
             ("first token", f"{seconds(first)} ({stages})"),
