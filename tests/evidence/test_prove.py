@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvsync.engines import load_engine
-from kvsync.errors import EngineError, UsageError
+from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.evidence import measure
-from kvsync.evidence.configuration import check_environment
+from kvsync.evidence.configuration import Configuration, check_environment
 from kvsync.evidence.plot import Point, bars, points, save_png
 from kvsync.evidence.processes import run_step
 from kvsync.evidence.samples import DECODE_STEPS, GENERATOR, draw, token_pool
@@ -142,6 +142,13 @@ def test_a_graft_of_other_bytes_is_counted_as_unequal_with_its_figures(letters_m
     assert result.drift.max_abs > 0
     assert result.drift.kl > 0
     result.drift.check(0, sample.new, equal=False)
+
+
+def test_an_error_of_a_step_is_the_same_error_here(tmp_path: Path) -> None:
+    configuration = Configuration(model="m", model_dir=tmp_path / "none")
+    with pytest.raises(NotFoundError) as caught:
+        list(run_step("kvsync.evidence.child", "compute", configuration.params(), silent))
+    assert (caught.value.code, caught.value.hint) == ("model.missing", "kvsync model ls")
 
 
 def test_a_step_that_dies_is_an_error_and_not_an_empty_result() -> None:
