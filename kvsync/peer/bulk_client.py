@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from kvsync.errors import UnavailableError
@@ -118,10 +119,10 @@ class BulkConnection:
         self._opened().write(request.encode())
         self._asked.append(request)
 
-    def receive(self, size: int) -> tuple[memoryview, int]:
-        """The oldest requested chunk, of `size` bytes as signed, and its bytes on the wire.
+    def receive(self, size: int) -> tuple[Iterable[memoryview], int]:
+        """The oldest requested chunk, of `size` bytes as signed, in pieces, and its bytes on the wire.
 
-        The view is valid until the next call.
+        A piece is valid until the next is asked for, and read from the network only then; all must be taken.
 
         Raises:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
@@ -141,14 +142,13 @@ class BulkConnection:
                 raise IntegrityError(
                     "bulk.size", f"{reply.length} bytes were sent for chunk {index} of {size}", index=index
                 )
-            self._opened().read_into(view)
-            return view, size
+            return self._opened().pieces(size), size
         if self._body is None:
             self._body = buffer(MAX_WIRE_BYTES)
         body = self._body[: reply.length]
         self._opened().read_into(body)
         codec.decode(body, reply.encoding, view)
-        return view, reply.length
+        return (view,), reply.length
 
     def send(self, artifact: ArtifactId, index: int, data: memoryview, encoding: Encoding) -> int:
         """Send a chunk; `confirm` takes the answers in order. Returns its bytes on the wire."""

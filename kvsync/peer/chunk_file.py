@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from kvsync.errors import StoreError
+from kvsync.peer.stream import PIECE
 from kvsync.store import Store
 from kvsync_protocol.leaves import Leaf
-from kvsync_protocol.limits import KiB
-
-PIECE_BYTES: Final = 256 * KiB
 
 
 class ChunkFile:
@@ -49,8 +47,8 @@ class ChunkFile:
         """
         at = 0
         while at < self.size:
-            yield self._read(buffer[: min(len(buffer), PIECE_BYTES, self.size - at)], at)
-            at += min(len(buffer), PIECE_BYTES, self.size - at)
+            yield self._read(buffer[: min(PIECE, self.size - at)], at)
+            at += PIECE
 
     def whole(self, buffer: memoryview) -> memoryview:
         """All bytes at once, in the first ones of `buffer`. Raises as `pieces`."""

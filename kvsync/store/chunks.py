@@ -60,16 +60,17 @@ class ChunkFiles:
     def has(self, digest: Digest) -> bool:
         return bool(self.sizes((digest,)))
 
-    def publish(self, digest: Digest, data: memoryview) -> None:
-        """Store `data`, whose digest the caller has just computed from these very bytes.
+    def publish(self, digest: Digest, size: int, pieces: Iterable[memoryview]) -> None:
+        """Store `pieces`, `size` bytes together; the caller has their digest from these very bytes, or they
+        raise at their end unless it is the right one.
 
         Raises:
             StoreError: `store.full` when the disk is, or would be below the floor; `store.unwritable`.
         """
-        if self._floor and self._folder.free_bytes() - data.nbytes < self._floor:
+        if self._floor and self._folder.free_bytes() - size < self._floor:
             raise below_floor(self._folder, self._floor)
         with self._folder.child(digest.hex[:2], create=True) as shard:
-            self._temp.publish(data, shard, digest.hex)
+            self._temp.publish_pieces(pieces, shard, digest.hex)
 
     def remove(self, digest: Digest) -> None:
         """Delete a chunk that nobody references; nothing when it is not here."""

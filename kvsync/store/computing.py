@@ -99,7 +99,7 @@ class ComputeDraft:
             if self._parts.limits.quota_bytes or self._parts.limits.quota_files:
                 check_room(usage(db, self._parts.root, self._parts.limits), self._parts.root)
         if self._parts.chunks.sizes((leaf.digest,)).get(leaf.digest) != leaf.size:
-            self._parts.chunks.publish(leaf.digest, view)
+            self._parts.chunks.publish(leaf.digest, leaf.size, (view,))
         journal.append(leaf)
         return leaf
 

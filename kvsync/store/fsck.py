@@ -169,7 +169,7 @@ def _repair(parts: Parts, finding: Finding, needs: list[_Need], source: RepairSo
         if len(data) != need.leaf.size or sha256(data) != need.leaf.digest:
             said = "the source gave other bytes"
             continue
-        parts.chunks.publish(need.leaf.digest, memoryview(data))
+        parts.chunks.publish(need.leaf.digest, need.leaf.size, (memoryview(data),))
         parts.chunks.sync((need.leaf.digest,))
         with parts.index.writing() as db:
             add_chunks(db, {need.leaf.digest: need.leaf.size})

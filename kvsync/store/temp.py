@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 
 from kvsync.store import locks
 from kvsync.store.folder import Folder, reported
@@ -20,10 +21,15 @@ class TempFiles:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
-    def publish(self, data: bytes | memoryview, into: Folder, name: str) -> None:
-        """Make `data` the content of `into`/`name`, replacing a file of that name.
+    def publish(self, data: bytes, into: Folder, name: str) -> None:
+        """Make `data` the content of `into`/`name`, replacing a file of that name. Raises as `publish_pieces`."""
+        self.publish_pieces((memoryview(data),), into, name)
 
-        The bytes are on disk before the name is; the caller syncs `into` when the name must be too.
+    def publish_pieces(self, pieces: Iterable[memoryview], into: Folder, name: str) -> None:
+        """Make all `pieces`, written as they come, the content of `into`/`name`.
+
+        The bytes are on disk before the name is; the caller syncs `into` when the name must be too. What
+        `pieces` raises passes through, and then nothing was changed either.
 
         Raises:
             StoreError: `store.full`, `store.unwritable`; nothing was changed.
@@ -32,9 +38,9 @@ class TempFiles:
         try:
             with reported(into.path / name):
                 try:
-                    view = memoryview(data)
-                    while view.nbytes:
-                        view = view[os.write(descriptor, view) :]
+                    for view in pieces:
+                        while view.nbytes:
+                            view = view[os.write(descriptor, view) :]
                     os.fdatasync(descriptor)
                     self._folder.move(temporary, into, name)
                 except BaseException:

@@ -192,7 +192,7 @@ class _Pull:
 
 
 class _PullStream(Stream):
-    """Fetches; the draft hashes each chunk in this stream's thread, straight from the receive buffer."""
+    """Fetches; the draft hashes each chunk in this stream's thread, as it comes."""
 
     def __init__(self, plan: Plan, connection: BulkConnection, transfer: Transfer, draft: PullDraft) -> None:
         super().__init__(plan, connection, transfer.peer.name)
@@ -203,6 +203,6 @@ class _PullStream(Stream):
         self.connection.ask(self._draft.artifact, index, self._encoding)
 
     def finish(self, index: int) -> int:
-        data, wire = self.connection.receive(self.plan.leaf(index).size)
-        self._draft.put(index, data)
+        pieces, wire = self.connection.receive(self.plan.leaf(index).size)
+        self._draft.put_pieces(index, pieces)
         return wire

@@ -50,7 +50,10 @@ class _PeerSource:
             if not self._connection.is_open:
                 self._connection.open()
             self._connection.ask(artifact, index, Encoding.IDENTITY)
-            data, _ = self._connection.receive(leaf.size)
+            pieces, _ = self._connection.receive(leaf.size)
+            data = bytearray()
+            for piece in pieces:
+                data += piece
         except BaseException:
             self._connection.close()  # an answer that was not taken must not be taken for the next one
             raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -108,6 +110,42 @@ def test_any_buffer_is_taken(store, make_artifact):
         draft.put(2, np.frombuffer(artifact.chunks[2], dtype=np.uint8))
         draft.put(3, np.frombuffer(artifact.chunks[3], dtype="<f4").reshape(2, -1))
         assert draft.missing() == list(range(4, len(artifact.chunks)))
+
+
+def cut(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_chunk_in_pieces_is_judged_as_a_whole(store, root, make_artifact, here):
+    artifact = make_artifact(1, 40)
+    good = artifact.chunks[0]
+    endless = itertools.repeat(b"x" * len(good))
+    with store.pull_draft(*artifact.parts) as draft:
+        if here:
+            draft.put(0, good)
+        for wrong in (cut(good, 100)[:-1], cut(good, 100)[::-1], [*cut(good, 100), b"\0"], [], endless):
+            with pytest.raises(IntegrityError):
+                draft.put_pieces(0, wrong)
+            assert (0 in draft.missing()) is not here
+        draft.put_pieces(0, [b"", *cut(good, 100)])
+        assert 0 not in draft.missing()
+    assert read_chunk(store, sha256(good)) == good
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_a_source_that_fails_between_two_pieces_leaves_nothing(store, root, make_artifact):
+    artifact = make_artifact(1, 40)
+
+    def broken() -> Iterator[bytes]:
+        yield artifact.chunks[0][:10]
+        raise UnavailableError("peer.closed", "gone")
+
+    with store.pull_draft(*artifact.parts) as draft:
+        with pytest.raises(UnavailableError):
+            draft.put_pieces(0, broken())
+        assert 0 in draft.missing()
+        assert list((root / "tmp").iterdir()) == []
 
 
 def test_a_chunk_file_of_the_wrong_size_is_missing_and_replaced(store, root, make_artifact):
