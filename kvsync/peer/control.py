@@ -18,11 +18,7 @@ from aiohttp import web
 
 from kvsync.config import Settings
 from kvsync.errors import (
-    NotFoundError,
     PolicyError,
-    StoreError,
-    UnavailableError,
-    UsageError,
 )
 from kvsync.keys import KeySpread, TrustList
 from kvsync.peer.access import Access
@@ -30,6 +26,7 @@ from kvsync.peer.connections import Connection
 from kvsync.peer.exchange import read_body, send
 from kvsync.peer.intake import Intake
 from kvsync.peer.offers import Offers
+from kvsync.peer.remote_errors import http_status
 from kvsync.peer.roster import Roster
 from kvsync.store import Store
 from kvsync_protocol import routes
@@ -37,11 +34,6 @@ from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import (
     CodedError,
-    IntegrityError,
-    MalformedError,
-    MismatchError,
-    TrustError,
-    VersionError,
 )
 from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
 from kvsync_protocol.messages import Attestations, Commit, ErrorReply, Hello, Missing, RefList, Related
@@ -51,20 +43,6 @@ from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.statements import KeyStatements
 
 SOFTWARE: Final = "kvsync/0.1"
-
-STATUS: Final[dict[type[CodedError], int]] = {
-    MalformedError: 400,
-    VersionError: 400,
-    UsageError: 400,
-    TrustError: 403,
-    PolicyError: 403,
-    NotFoundError: 404,
-    MismatchError: 409,
-    IntegrityError: 422,
-    UnavailableError: 503,
-    StoreError: 507,
-}
-"""HTTP status by error class; the other side turns it back into the class (remote_errors)."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -145,7 +123,7 @@ class ControlLane:
         try:
             return await handler(request)
         except CodedError as error:
-            return await self._refuse(request, _status(error), ErrorReply.of(error))
+            return await self._refuse(request, http_status(error), ErrorReply.of(error))
         except web.HTTPException as error:
             return await self._refuse(request, error.status, ErrorReply("peer.route", "no such request here"))
         except (TimeoutError, asyncio.CancelledError, ConnectionError):
@@ -317,7 +295,3 @@ def _cut(request: web.Request) -> web.Response:
 
 def _artifact(request: web.Request) -> ArtifactId:
     return ArtifactId(Digest.parse(request.match_info["artifact"]))
-
-
-def _status(error: CodedError) -> int:
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)

@@ -1,11 +1,13 @@
-"""Another node's refusal as an error here: same code, the class its HTTP status stands for.
+"""A refusal as it crosses the control lane: the class of an error as an HTTP status, and back, under the same code.
 
 Its text goes to a person's terminal, so control characters are taken out.
 """
 
 from __future__ import annotations
 
-from kvsync.errors import NotFoundError, PolicyError, StoreError, UnavailableError
+from typing import Final
+
+from kvsync.errors import NotFoundError, PolicyError, StoreError, UnavailableError, UsageError
 from kvsync_protocol.bulk import Status
 from kvsync_protocol.errors import (
     CodedError,
@@ -17,6 +19,25 @@ from kvsync_protocol.errors import (
     VersionError,
 )
 from kvsync_protocol.messages import ErrorReply
+
+STATUS: Final[dict[type[CodedError], int]] = {
+    MalformedError: 400,
+    VersionError: 400,
+    UsageError: 400,
+    TrustError: 403,
+    PolicyError: 403,
+    NotFoundError: 404,
+    MismatchError: 409,
+    IntegrityError: 422,
+    UnavailableError: 503,
+    StoreError: 507,
+}
+"""HTTP status by error class; `remote_error` turns it back into the class."""
+
+
+def http_status(error: CodedError) -> int:
+    """The status of the most specific class in the table."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
 def remote_error(peer: str, status: int, body: bytes) -> CodedError:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvsync.store.artifacts import ArtifactFiles
+from kvsync.errors import NotFoundError, StoreError
+from kvsync.store.artifacts import ArtifactFiles, StoredArtifact, is_damage
 from kvsync.store.attestations import AttestationFiles, RefutedFiles
 from kvsync.store.chunks import ChunkFiles
 from kvsync.store.divergences import DivergenceFiles
@@ -25,6 +26,7 @@ from kvsync.store.quota import StoreLimits
 from kvsync.store.refs import RefFiles
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import ProtocolError
 
 INDEX: Final = "index.sqlite"
 RESERVE: Final = "reserve"
@@ -57,6 +59,30 @@ class Parts:
 
     def is_pinned(self, artifact: ArtifactId) -> bool:
         return self.folders["pins"].status(artifact.hex) is not None
+
+    def sound(self, artifacts: Iterable[ArtifactId]) -> Iterator[StoredArtifact]:
+        """Those that are here with a sound envelope; the others are left to fsck."""
+        for artifact in artifacts:
+            try:
+                yield self.files.load(artifact, pinned=self.is_pinned(artifact))
+            except NotFoundError:
+                continue  # removed meanwhile
+            except (ProtocolError, StoreError) as error:
+                if not is_damage(error):
+                    raise
+
+    def whole(self, artifact: ArtifactId) -> StoredArtifact | None:
+        """An artifact with sound files and every chunk in its full size, or None; no chunk is read."""
+        try:
+            stored, table, _tokens = self.files.verify(artifact)
+        except NotFoundError:
+            return None
+        except (ProtocolError, StoreError) as error:
+            if not is_damage(error):
+                raise
+            return None
+        sizes = self.chunks.sizes(leaf.digest for leaf in table.leaves)
+        return stored if all(sizes.get(leaf.digest) == leaf.size for leaf in table.leaves) else None
 
     @contextmanager
     def spending_reserve(self) -> Iterator[None]:

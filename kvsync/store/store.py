@@ -5,14 +5,13 @@ Several processes and threads may use one store at once; an open `Store` must no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvsync.errors import NotFoundError, StoreError
 from kvsync.progress import Progress, silent
 from kvsync.store import garbage, leases, names, opening, quota, records
-from kvsync.store.artifacts import StoredArtifact, is_damage, unknown
+from kvsync.store.artifacts import StoredArtifact, unknown
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
 from kvsync.store.evidence import Evidence
@@ -25,7 +24,6 @@ from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.refs import StoredRef
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.ref import Ref, check_name
@@ -67,17 +65,7 @@ class Store:
         """Complete artifacts, newest first; damaged ones are left to fsck."""
         with self._parts.index.reading() as db:
             ids = records.artifact_ids(db)
-        return sorted(self._sound(ids), key=lambda stored: stored.created, reverse=True)
-
-    def _sound(self, ids: Iterable[ArtifactId]) -> Iterator[StoredArtifact]:
-        for artifact in ids:
-            try:
-                yield self.artifact(artifact)
-            except NotFoundError:
-                continue  # removed meanwhile
-            except (ProtocolError, StoreError) as error:
-                if not is_damage(error):
-                    raise
+        return sorted(self._parts.sound(ids), key=lambda stored: stored.created, reverse=True)
 
     def artifact(self, artifact: ArtifactId) -> StoredArtifact:
         """One complete artifact.
@@ -93,16 +81,7 @@ class Store:
 
     def whole(self, artifact: ArtifactId) -> StoredArtifact | None:
         """An artifact with sound files and every chunk in its full size, or None; no chunk is read."""
-        try:
-            stored, table, _tokens = self._parts.files.verify(artifact)
-        except NotFoundError:
-            return None
-        except (ProtocolError, StoreError) as error:
-            if not is_damage(error):
-                raise
-            return None
-        sizes = self._parts.chunks.sizes(leaf.digest for leaf in table.leaves)
-        return stored if all(sizes.get(leaf.digest) == leaf.size for leaf in table.leaves) else None
+        return self._parts.whole(artifact)
 
     def open_chunk(self, digest: Digest) -> int:
         """A descriptor for reading a chunk; the caller closes it, and checks what it reads.
@@ -277,7 +256,7 @@ class Store:
         """Every pair of fingerprints that artifacts here have, the most recent first."""
         with self._parts.index.reading() as db:
             holders = records.fingerprint_holders(db)
-        return [stored.manifest.fingerprints for stored in self._sound(holders)]
+        return [stored.manifest.fingerprints for stored in self._parts.sound(holders)]
 
     # upkeep
 

@@ -447,8 +447,9 @@ async def test_a_peer_of_before_attestations_is_pulled_from_and_pushed_to_all_th
     """Its server has no such routes, and says so as every server does."""
     getter, provider = both
     provider.meet(getter, "get", "push")
-    artifact, other = make_artifact(), make_artifact(1)
+    artifact, other, third = make_artifact(), make_artifact(1), make_artifact(2)
     provider.keep(artifact)
+    provider.keep(third)
     getter.keep(other)
     put(provider, attested(artifact, ALICE))
     put(getter, attested(other, ALICE))
@@ -468,7 +469,7 @@ async def test_a_peer_of_before_attestations_is_pulled_from_and_pushed_to_all_th
         assert (await getter.pull(provider, artifact.id)).bytes_moved
         assert (await getter.push(provider, other.id)).bytes_moved
         with pytest.raises(PolicyError) as caught:
-            await getter.pull(provider, artifact.id, settings={"require_signers": 2})
+            await getter.pull(provider, third.id, settings={"require_signers": 2})
     assert caught.value.code == "policy.signers"
     assert getter.store.attestations(artifact.id) == []
 
