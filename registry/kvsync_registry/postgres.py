@@ -21,6 +21,7 @@ from kvsync_protocol.reader import PLACE_BYTES
 from kvsync_protocol.registry_messages import Matches
 from kvsync_protocol.signing import PublicKey
 from kvsync_registry import migrations
+from kvsync_registry import postgres_sql as texts
 from kvsync_registry.errors import FullError, UnavailableError
 from kvsync_registry.pool import Pool
 from kvsync_registry.sql import (
@@ -59,55 +60,6 @@ def _query(text: str) -> str:
 _LOOKUP: Final = _query(LOOKUP)
 _REFS_NAMED: Final = _query(REFS_NAMED)
 _REFS_AFTER: Final = _query(REFS_AFTER)
-_STANDING: Final = """
-SELECT count(*), coalesce(sum(entries), 0)::bigint FROM offers
-WHERE provider = %s AND generation = %s AND expires > %s
-"""
-_LIVE: Final = """
-SELECT artifact, entries FROM offers
-WHERE provider = %s AND generation = %s AND expires > %s AND artifact = ANY(%s)
-"""
-_CLAIM: Final = """
-WITH new AS (
-  INSERT INTO claims (digest, artifact, compatibility, numerics, blocks, bytes, places)
-  SELECT digest, artifact, compatibility, numerics, blocks, bytes, places
-  FROM unnest(%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[], %s::bigint[], %s::bytea[])
-    WITH ORDINALITY AS given (digest, artifact, compatibility, numerics, blocks, bytes, places, place)
-  ORDER BY place
-  ON CONFLICT (digest) DO NOTHING RETURNING id, places)
-INSERT INTO entries SELECT substr(places, 16 * n - 15, 16), id FROM new, generate_series(1, length(places) / 16) n
-"""
-_OFFER: Final = """
-INSERT INTO offers (provider, artifact, claim, generation, expires, entries)
-SELECT %s, c.artifact, c.id, %s, given.expires, length(c.places) / 16
-FROM unnest(%s::bytea[], %s::bigint[]) AS given (digest, expires) JOIN claims c ON c.digest = given.digest
-ON CONFLICT (provider, artifact) DO UPDATE SET
-  claim = excluded.claim, generation = excluded.generation, expires = excluded.expires, entries = excluded.entries
-"""
-_REF: Final = """
-INSERT INTO refs (name, signer, sequence, artifact, expires, envelope, member) VALUES (%s, %s, %s, %s, %s, %s, %s)
-ON CONFLICT (name, signer) DO UPDATE SET sequence = excluded.sequence, artifact = excluded.artifact,
-  expires = excluded.expires, envelope = excluded.envelope, member = excluded.member
-WHERE refs.sequence < excluded.sequence OR (refs.sequence = excluded.sequence AND refs.artifact = excluded.artifact)
-RETURNING id
-"""
-_DEAD: Final = """
-DELETE FROM offers WHERE (provider, artifact) IN (
-  SELECT o.provider, o.artifact FROM offers o JOIN providers p ON p.id = o.provider
-  WHERE o.expires <= %s OR o.generation <> p.generation LIMIT %s FOR UPDATE OF o SKIP LOCKED)
-"""
-_LOOSE: Final = """
-SELECT id FROM claims c WHERE NOT EXISTS (SELECT 1 FROM offers o WHERE o.claim = c.id)
-LIMIT %s FOR UPDATE SKIP LOCKED
-"""
-_UNCLAIM: Final = """
-WITH gone AS (
-  DELETE FROM claims c WHERE id = ANY(%s) AND NOT EXISTS (SELECT 1 FROM offers o WHERE o.claim = c.id)
-  RETURNING id, places)
-DELETE FROM entries e USING (
-  SELECT substr(places, 16 * n - 15, 16) AS place, id FROM gone, generate_series(1, length(places) / 16) n) g
-WHERE e.place = g.place AND e.claim = g.id
-"""
 
 
 class PostgresRegistryStore:
@@ -190,8 +142,8 @@ class PostgresRegistryStore:
             query = "SELECT id, epoch, sequence, generation FROM providers WHERE key = %s FOR NO KEY UPDATE"
             number, epoch, sequence, generation = _one(db, query, [provider.raw])
             values = (number, generation, now)
-            count, entries = _one(db, _STANDING, values)
-            rows = db.execute(_LIVE, (*values, [one.raw for one in artifacts])).fetchall()
+            count, entries = _one(db, texts.STANDING, values)
+            rows = db.execute(texts.LIVE, (*values, [one.raw for one in artifacts])).fetchall()
             by_raw = {one.raw: one for one in artifacts}
             live = {by_raw[bytes(artifact)]: held for artifact, held in rows}
             found = rule(Standing(epoch, sequence, live, count, entries))
@@ -214,7 +166,7 @@ class PostgresRegistryStore:
                 if count >= most:
                     return RefOutcome.FULL
             values = (record.sequence, record.artifact.raw, record.expires, record.envelope, record.member.raw)
-            kept = db.execute(_REF, (*where, *values)).fetchone()
+            kept = db.execute(texts.REF, (*where, *values)).fetchone()
             if kept is None:
                 return RefOutcome.ROLLBACK
             db.execute("DELETE FROM ref_readers WHERE ref = %s", kept)
@@ -251,21 +203,21 @@ class PostgresRegistryStore:
         return self._transaction(work)
 
     def attestations(self, artifact: ArtifactId, now: int, limit: int) -> list[bytes]:
-        query: str = (
+        query = (
             "SELECT envelope FROM attestations WHERE artifact = %s AND expires > %s ORDER BY signer, digest LIMIT %s"
         )
         rows = self._tried(lambda db: db.execute(query, (artifact.raw, now, limit)).fetchall())
         return [bytes(row[0]) for row in rows]
 
     def contact(self, key: PublicKey, now: int) -> tuple[str, ...]:
-        query: str = "SELECT addresses FROM providers WHERE key = %s AND contact_expires > %s"
+        query = "SELECT addresses FROM providers WHERE key = %s AND contact_expires > %s"
         found = self._tried(lambda db: db.execute(query, (key.raw, now)).fetchone())
         return () if found is None else addresses_of(found[0])
 
     def sweep(self, now: int) -> int:
         removed = 0
         while True:
-            part = self._transaction(lambda db: self._swept(db, _DEAD, now))
+            part = self._transaction(lambda db: self._swept(db, texts.DEAD, now))
             removed += part
             if part < SWEPT_AT_ONCE:
                 break
@@ -283,9 +235,9 @@ class PostgresRegistryStore:
     def _unclaimed(db: Connection) -> int:
         """How many claims without offers were looked at."""
         _plan_freely(db)
-        loose = [row[0] for row in db.execute(_LOOSE, [SWEPT_AT_ONCE])]
+        loose = [row[0] for row in db.execute(texts.LOOSE, [SWEPT_AT_ONCE])]
         # Looked at again by a second statement: an offer may have come in before the lock was ours.
-        db.execute(_UNCLAIM, [loose])
+        db.execute(texts.UNCLAIM, [loose])
         return len(loose)
 
     def close(self) -> None:
@@ -307,7 +259,7 @@ def _apply(db: Connection, provider: int, generation: int, change: Change) -> No
     digests = [digest for digest, *_ in rows]
     claims = [claim for _, _, claim, _ in rows]
     db.execute(
-        _CLAIM,
+        texts.CLAIM,
         (
             digests,
             [claim.artifact.raw for claim in claims],
@@ -318,7 +270,7 @@ def _apply(db: Connection, provider: int, generation: int, change: Change) -> No
             [claim.places for claim in claims],
         ),
     )
-    offered = db.execute(_OFFER, (provider, generation, digests, [expires for *_, expires in rows])).rowcount
+    offered = db.execute(texts.OFFER, (provider, generation, digests, [expires for *_, expires in rows])).rowcount
     if offered != len(rows):
         raise errors.SerializationFailure("a claim was swept away in between")
 
