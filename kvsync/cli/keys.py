@@ -64,12 +64,18 @@ def rotate(
     overlap: Annotated[
         int, typer.Option("--overlap", metavar="DAYS", min=1, max=366, help="Days in which old and new both count.")
     ] = 30,
+    stolen: Annotated[
+        bool, typer.Option("--stolen", help="The old key may be in other hands: revoke it, sign nothing anew.")
+    ] = False,
 ) -> Outcome:
     """Let a new key follow this node's signer or peer key, or both.
 
     The old key signs the new one. Whoever lists the old key learns of it at the next contact and then takes both
-    until the overlap ends. What the old signer signed is signed anew.
+    until the overlap ends. What the old signer signed is signed anew. After a theft nobody takes a
+    new key from the old one, the thief's as little as yours: tell the others the new key.
     """
+    from kvsync.keys import Statements
+
     kinds = [kind for kind, wanted in ((Kind.SIGNER, signer), (Kind.PEER, peer)) if wanted] or list(Kind)
     ring = run.key_ring()
     data: dict[str, object] = {}
@@ -77,8 +83,13 @@ def rotate(
     for kind in kinds:
         step = ring.rotate(kind.value, overlap * 86_400)
         data[kind.value] = {"old": str(step.old), "new": str(step.new), "until": step.until}
-        view.append(f"{kind}: {step.new} follows {step.old.key_id}, both count until {_day(step.until)}")
-    if Kind.SIGNER in kinds:
+        old = ring.find(step.old)
+        if stolen and old is not None:
+            Statements(run.home).revoke(step.old, old)
+            view.append(f"{kind}: {step.new} in place of {step.old.key_id}, which is revoked")
+        else:
+            view.append(f"{kind}: {step.new} follows {step.old.key_id}, both count until {_day(step.until)}")
+    if Kind.SIGNER in kinds and not stolen:
         artifacts, names = _resign(run, ring.chain("signer"))
         data["resigned"] = {"artifacts": artifacts, "names": names}
         view.append(f"{artifacts} artifacts and {names} names signed anew")

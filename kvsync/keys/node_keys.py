@@ -22,6 +22,7 @@ from kvsync.errors import NotFoundError, UsageError
 from kvsync.files import exclusive
 from kvsync.keys.key_file import Passphrase, is_encrypted, read_key, write_key
 from kvsync.keys.passphrase import Ask, find_passphrase
+from kvsync.keys.standing import standing
 from kvsync.keys.statements import Held, Statements
 from kvsync_protocol.signing import PublicKey, SigningKey
 from kvsync_protocol.successor import PEER, SIGNER, Successor
@@ -68,7 +69,7 @@ class NodeKeys:
         seconds = time.time() if now is None else now
         follow = {(step.kind, step.old): step for step, _ in Statements(self.home).held().successors}
         signer, peer = follow.get((SIGNER, self.signer.public)), follow.get((PEER, self.peer.public))
-        if signer is None and (peer is None or seconds < presented_from(peer)):
+        if signer is None and (peer is None or waits(self.home, peer, seconds)):
             return self
         return NodeKeys.load(self.home, now=seconds)
 
@@ -96,7 +97,7 @@ class KeyRing:
         seconds = time.time() if now is None else now
         key = self.first(kind)
         while (step := self._step(kind, key.public)) is not None:
-            if kind == PEER and seconds < presented_from(step):
+            if kind == PEER and waits(self.home, step, seconds):
                 break
             key = self._key(key_file(self.home, kind, step.new))
         return key
@@ -182,6 +183,11 @@ def key_file(home: Home, kind: str, key: PublicKey) -> Path:
 def presented_from(step: Successor) -> float:
     """Unix time from which this node presents the next peer key."""
     return step.until - min(EARLY_S, (step.until - step.since) / 4)
+
+
+def waits(home: Home, step: Successor, now: float) -> bool:
+    """True while the old peer key is still the one to present; one that is revoked is presented no more."""
+    return now < presented_from(step) and step.old not in standing(home, now).revoked
 
 
 def _once(find: Passphrase) -> Passphrase:

@@ -107,6 +107,8 @@ class KeySpread:
             if found.sequence < last.sequence:
                 raise TrustError("trust.rollback", "an older revocation list than the one held here")
             return held
+        if last is not None and found.authority in last.keys:
+            raise TrustError("trust.revoked", "a key that revoked itself says no more")
         signers = self._trust.signers()
         now = standing_of(held, signers, seconds)
         itself = found.authority in found.keys

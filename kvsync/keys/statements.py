@@ -100,7 +100,7 @@ class Statements:
             if last is not None and keys == set(last.keys):
                 return held
             found = RevocationList(authority.public, last.sequence + 1 if last else 1, tuple(sorted(keys, key=str)))
-            return held.with_revocations(found, found.seal(authority), own=True)
+            return held.with_revocations(found, found.seal(authority), own=key != authority.public)
 
         found = self.change(add).list_of(authority.public)
         if found is None:

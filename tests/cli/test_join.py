@@ -129,6 +129,20 @@ def test_artifacts_of_the_old_key_are_signed_anew(kvsync, home, tmp_path, tiny_m
     assert kvsync("verify", "doc").status == 0
 
 
+def test_after_a_theft_nothing_is_signed_anew_and_the_old_keys_are_gone(kvsync, home, tmp_path, tiny_model_dir):
+    document = tmp_path / "document.txt"
+    document.write_text(" ".join(f"w{number * 3 % 100}" for number in range(300)))
+    kvsync("compute", document, "--model", tiny_model_dir, "--name", "doc", "--local")
+    made = kvsync("keys", "rotate", "--stolen", "--json").json
+    assert "resigned" not in made
+    shown = kvsync("keys", "show", "--json").json
+    assert shown["signer"]["key"] == made["signer"]["new"]
+    assert shown["peer"]["key"] == made["peer"]["new"]  # a stolen identity is presented no more
+    revoked = {entry["key"] for entry in kvsync("trust", "revoked", "--json").json["revoked"]}
+    assert revoked == {made["signer"]["old"], made["peer"]["old"]}
+    assert kvsync("verify", "doc", "--json").code == "trust.untrusted_signer"
+
+
 def test_a_key_is_revoked_once_and_for_all(kvsync, home):
     kvsync("trust", "add", "alice", KEY, "--names", "team/*", "--authority")
     assert kvsync("trust", "ls", "--json").json["signers"][0]["counting"] == [KEY]

@@ -248,6 +248,20 @@ def test_a_key_that_revoked_itself_says_no_more(place: Place) -> None:
     assert place.listed == frozenset()
 
 
+def test_whoever_stole_a_key_that_revoked_itself_revokes_nothing_with_it(place: Place) -> None:
+    """Neither an authority's key, nor an old one of this very node."""
+    place.trust.add("lab", key(1))
+    place.trust.add("office", key(3), authority=True)
+    place.take(revoking(3, 1, 3))
+    assert place.take(revoking(3, 2, 1, 3)) == ["trust.revoked"]
+    KeyRing(place.home).rotate("peer", DAY)
+    old = place.keys.peer
+    Statements(place.home).revoke(old.public, old)
+    stolen = RevocationList(old.public, 9, tuple(sorted([old.public, key(1)], key=str))).seal(old)
+    assert place.take(stolen) == ["trust.revoked"]
+    assert place.listed == {key(1)}
+
+
 def test_an_authority_s_successor_is_an_authority(place: Place) -> None:
     place.trust.add("lab", key(1))
     place.trust.add("office", key(3), authority=True)
