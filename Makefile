@@ -44,7 +44,7 @@ vectors: $(READY)
 	$(BIN)/python protocol/vectors/generate.py --check
 
 bench: model
-	@set -e; for program in exactness graft transfer; do \
+	@set -e; for program in exactness graft transfer audit; do \
 	    echo "== $$program"; $(BIN)/python "benchmarks/$$program.py"; \
 	done
 

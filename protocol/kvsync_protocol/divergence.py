@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from kvsync_protocol import merkle, strictjson
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
@@ -53,10 +53,12 @@ class Described:
     def spans(self) -> list[list[ChunkSpan]]:
         return block_spans(self.manifest.layout)
 
-    @cached_property
-    def named(self) -> list[Named]:
-        """Leaves by block; those of the final logits last."""
-        return [_named(spans, [self.leaves.leaves[span.index] for span in spans]) for spans in self.spans]
+    def named(self, blocks: int) -> list[Named]:
+        """Leaves of the first `blocks` blocks, one block each; the final logits are the block after the last."""
+        found: list[Named] = [{} for _ in range(blocks)]
+        for span in takewhile(lambda span: span.block < blocks, self.manifest.layout.chunks()):
+            found[span.block][span.group, span.offset] = self.leaves.leaves[span.index]
+        return found
 
 
 def block_spans(layout: Layout) -> list[list[ChunkSpan]]:
@@ -79,14 +81,16 @@ def shared_blocks(one: Described, other: Described) -> int:
 
 def first_divergence(one: Described, other: Described) -> int | None:
     """The first block of one prefix key and two sets of bytes; the number of blocks for the final logits."""
-    ours, theirs = one.named, other.named
-    return next((block for block in range(shared_blocks(one, other)) if _differ(ours[block], theirs[block])), None)
+    shared = shared_blocks(one, other)
+    sides = zip(one.named(shared), other.named(shared), strict=True)
+    return next((block for block, (ours, theirs) in enumerate(sides) if _differ(ours, theirs)), None)
 
 
 def equal_blocks(one: Described, other: Described) -> list[int]:
     """Blocks of `one` that `other` computes alike and for all of which it has the same bytes."""
-    ours, theirs = one.named, other.named
-    return [block for block in range(shared_blocks(one, other)) if ours[block].items() <= theirs[block].items()]
+    shared = shared_blocks(one, other)
+    sides = zip(one.named(shared), other.named(shared), strict=True)
+    return [block for block, (ours, theirs) in enumerate(sides) if ours.items() <= theirs.items()]
 
 
 def _named(spans: Sequence[ChunkSpan], leaves: Sequence[Leaf]) -> Named:
