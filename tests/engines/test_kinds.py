@@ -43,6 +43,12 @@ GROUPS = {
     "nemotron-h, mamba-2 and layers without attention": {"recurrent": (0, 2), "full": (1,)},
     "bamba, mamba-2": {"recurrent": (0, 2), "full": (1, 3)},
     "falcon-h1, attention and mamba-2 in every layer": {"full": (0, 2, 4, 6), "recurrent": (1, 3, 5, 7)},
+    "kimi linear, latent attention and delta rule": {"recurrent": (0, 2), "full": (1, 3)},
+    "inkling, windows and four convolutions in a layer": {
+        "sliding": (0, 4),
+        "recurrent": (1, 3, 5, 7),
+        "full": (2, 6),
+    },
     "lfm2, short convolutions": {"recurrent": (0, 2), "full": (1, 3)},
 }
 
