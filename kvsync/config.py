@@ -165,7 +165,7 @@ class Settings:
     streams: int = 3
     """Bulk connections per transfer."""
     encoding: str = "identity"
-    """`identity` or `zstd`, on the wire only."""
+    """On the wire only: `identity`, `zstd`, `planes`, or `auto` to encode where the link is slower than the codec."""
     transfer_deadline_s: int = 3600
     stall_timeout_s: int = 30
     """A connection that moves nothing for so long is given up."""
@@ -185,9 +185,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.accept not in ("equal", "canary"):
             raise UsageError("config.value", f"accept = {self.accept!r} is unknown", hint='use "equal" or "canary"')
-        if self.encoding not in ("identity", "zstd"):
+        if self.encoding not in ("identity", "zstd", "planes", "auto"):
             raise UsageError(
-                "config.value", f"encoding = {self.encoding!r} is unknown", hint='use "identity" or "zstd"'
+                "config.value",
+                f"encoding = {self.encoding!r} is unknown",
+                hint='use "identity", "zstd", "planes" or "auto"',
             )
         if not is_host(self.listen_host):
             raise UsageError(
@@ -242,5 +244,7 @@ class Settings:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                lines.append(f"{field.name} = {json.dumps(value, ensure_ascii=False)}")  # numbers, booleans, plain strings
+                lines.append(
+                    f"{field.name} = {json.dumps(value, ensure_ascii=False)}"
+                )  # numbers, booleans, plain strings
         write_atomic(home.config_file, "".join(line + "\n" for line in lines).encode())

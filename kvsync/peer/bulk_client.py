@@ -14,7 +14,8 @@ from typing import Final
 
 from kvsync.errors import UnavailableError
 from kvsync.keys import Peer, split_address
-from kvsync.pack import codec
+from kvsync.pack.codec import Codec
+from kvsync.pack.shape import ChunkShape
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
 from kvsync.peer.remote_errors import bulk_error
@@ -60,6 +61,7 @@ class BulkConnection:
         self._asked: deque[BulkRequest] = deque()
         self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded bodies only
+        self._codec = Codec()
         self.depth = 1
         """Requests worth having under way at once."""
 
@@ -119,10 +121,11 @@ class BulkConnection:
         self._opened().write(request.encode())
         self._asked.append(request)
 
-    def receive(self, size: int) -> tuple[Iterable[memoryview], int]:
+    def receive(self, size: int, shape: ChunkShape | None = None) -> tuple[Iterable[memoryview], int]:
         """The oldest requested chunk, of `size` bytes as signed, in pieces, and its bytes on the wire.
 
         A piece is valid until the next is asked for, and read from the network only then; all must be taken.
+        `shape` is what PLANES is decoded by.
 
         Raises:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
@@ -147,14 +150,22 @@ class BulkConnection:
             self._body = buffer(MAX_WIRE_BYTES)
         body = self._body[: reply.length]
         self._opened().read_into(body)
-        codec.decode(body, reply.encoding, view)
+        self._codec.decode(body, reply.encoding, view, shape)
         return (view,), reply.length
 
-    def send(self, artifact: ArtifactId, index: int, data: memoryview, encoding: Encoding) -> int:
-        """Send a chunk; `confirm` takes the answers in order. Returns its bytes on the wire."""
-        body = memoryview(codec.encode(data, encoding))
-        if len(body) >= len(data):
-            encoding, body = Encoding.IDENTITY, data
+    def send(
+        self,
+        artifact: ArtifactId,
+        index: int,
+        data: memoryview,
+        encoding: Encoding,
+        shape: ChunkShape | None = None,
+    ) -> int:
+        """Send a chunk; `confirm` takes the answers in order. Returns its bytes on the wire.
+
+        `shape` is what PLANES is encoded by.
+        """
+        encoding, body = self._codec.encode(data, encoding, shape)
         request = BulkRequest(Verb.PUT, artifact, index, encoding, len(body))
         self._opened().write(request.encode(), body)
         self._asked.append(request)

@@ -22,6 +22,7 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.progress import Progress, silent
 from kvsync.store import PullDraft, Store
+from kvsync.sync.choice import StreamEncoder
 from kvsync.sync.evidence import ArtifactEvidence
 from kvsync.sync.plan import Plan
 from kvsync.sync.report import PullReport
@@ -33,6 +34,7 @@ from kvsync_protocol.divergence import Described
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
+from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.ref import Ref, check_name
@@ -125,7 +127,10 @@ class _Pull:
         async with self._draft(envelope, manifest, leaves, tokens) as draft:
             missing = await asyncio.to_thread(draft.missing)
             plan = Plan(table.leaves, missing, transfer.progress, transfer.stage)
-            await transfer.move(client, plan, lambda connection: _PullStream(plan, connection, transfer, draft))
+            layout = manifest.layout
+            await transfer.move(
+                client, plan, lambda connection: _PullStream(plan, connection, transfer, draft, layout)
+            )
             envelope.verify(manifest_format.PAYLOAD_TYPE, self._trust.keys())  # nobody withdrew it meanwhile
             await asyncio.to_thread(draft.publish)
         await asyncio.to_thread(evidence.keep)
@@ -194,15 +199,19 @@ class _Pull:
 class _PullStream(Stream):
     """Fetches; the draft hashes each chunk in this stream's thread, as it comes."""
 
-    def __init__(self, plan: Plan, connection: BulkConnection, transfer: Transfer, draft: PullDraft) -> None:
+    def __init__(
+        self, plan: Plan, connection: BulkConnection, transfer: Transfer, draft: PullDraft, layout: Layout
+    ) -> None:
         super().__init__(plan, connection, transfer.peer.name)
         self._draft = draft
-        self._encoding = transfer.encoding
+        self._encoder = StreamEncoder(transfer.choice, layout)
 
     def begin(self, index: int) -> None:
-        self.connection.ask(self._draft.artifact, index, self._encoding)
+        self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
 
     def finish(self, index: int) -> int:
-        pieces, wire = self.connection.receive(self.plan.leaf(index).size)
+        size = self.plan.leaf(index).size
+        pieces, wire = self.connection.receive(size, self._encoder.shape(index))
         self._draft.put_pieces(index, pieces)
+        self._encoder.finished(index, size)
         return wire

@@ -18,6 +18,7 @@ from kvsync.peer.client import PeerClient
 from kvsync.peer.stream import buffer
 from kvsync.progress import Progress, silent
 from kvsync.store import Store, StoredArtifact, StoredRef
+from kvsync.sync.choice import StreamEncoder
 from kvsync.sync.plan import Plan
 from kvsync.sync.report import PushReport
 from kvsync.sync.streams import Stream
@@ -99,7 +100,7 @@ class _Push:
             if not plan.extend((await client.missing(stored.manifest)).indices()):
                 break
             await transfer.move(
-                client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored.artifact)
+                client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored)
             )
         else:
             raise UnavailableError("peer.failed", f"{transfer.peer.name} keeps asking for chunks that it was sent")
@@ -131,20 +132,23 @@ class _PushStream(Stream):
     """Sends; the peer hashes what arrives."""
 
     def __init__(
-        self, plan: Plan, connection: BulkConnection, transfer: Transfer, store: Store, artifact: ArtifactId
+        self, plan: Plan, connection: BulkConnection, transfer: Transfer, store: Store, stored: StoredArtifact
     ) -> None:
         super().__init__(plan, connection, transfer.peer.name)
         self._store = store
-        self._artifact = artifact
-        self._encoding = transfer.encoding
+        self._artifact = stored.artifact
+        self._encoder = StreamEncoder(transfer.choice, stored.manifest.layout)
         self._buffer = buffer(MAX_CHUNK_BYTES)
         self._wire: dict[int, int] = {}
 
     def begin(self, index: int) -> None:
         with ChunkFile(self._store, self.plan.leaf(index)) as chunk:
             data = chunk.whole(self._buffer)
-        self._wire[index] = self.connection.send(self._artifact, index, data, self._encoding)
+        encoding = self._encoder.choose(index)
+        shape = self._encoder.shape(index)
+        self._wire[index] = self.connection.send(self._artifact, index, data, encoding, shape)
 
     def finish(self, index: int) -> int:
         self.connection.confirm()
+        self._encoder.finished(index, self.plan.leaf(index).size)
         return self._wire.pop(index)

@@ -17,11 +17,11 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.watch import while_trusted
 from kvsync.progress import Progress
+from kvsync.sync.choice import EncodingChoice
 from kvsync.sync.plan import Plan
 from kvsync.sync.policy import Policies
 from kvsync.sync.report import Report
 from kvsync.sync.streams import Stream, run_streams
-from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.manifest import Manifest
 
@@ -40,7 +40,7 @@ class Transfer:
         self.dry_run = dry_run
         self.deadline = Deadline.after(settings.transfer_deadline_s)
         self.policies = Policies(dry_run=dry_run)
-        self.encoding = Encoding.ZSTD if settings.encoding == "zstd" else Encoding.IDENTITY
+        self.choice = EncodingChoice(settings.encoding)
         keys = keys.current()
         self._identity = NodeIdentity(keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))

@@ -42,6 +42,7 @@ class Encoding(enum.IntEnum):
 
     IDENTITY = 0
     ZSTD = 1
+    PLANES = 2
 
 
 class Status(enum.IntEnum):

@@ -16,9 +16,11 @@ Counts and sizes are arithmetic and are checked against their limits before anyt
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import lcm
 
 from kvsync_protocol.blockfile import (
@@ -198,6 +200,14 @@ class Layout:
         """Every chunk in leaf order: block-major, then group, then offset; the logits last."""
         yield from self._block_chunks(range(self.blocks))
         yield from self._logits_chunks()
+
+    def chunk(self, index: int) -> ChunkSpan:
+        """Leaf `index`, found without laying out the others. Raises IndexError when there is none."""
+        if not 0 <= index < self.leaf_count:
+            raise IndexError(index)
+        block = bisect_right(range(self.full_blocks), index, key=self.leading_leaves) - 1
+        spans = chain(self._block_chunks(range(max(0, block), self.blocks)), self._logits_chunks())
+        return next(span for span in spans if span.index == index)
 
     def chunks_for_graft(self, position: int, *, logits: bool) -> Iterator[ChunkSpan]:
         """The chunks a graft at `position` needs: of windowed groups blocks in reach, of states one snapshot.

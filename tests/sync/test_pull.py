@@ -31,7 +31,7 @@ def name_it(node: Node, name: str, artifact: Artifact, sequence: int = 1, **more
     node.store.set_ref(ref, ref.seal(SIGNER), SIGNER.public)
 
 
-@pytest.mark.parametrize("encoding", ["identity", "zstd"])
+@pytest.mark.parametrize("encoding", ["identity", "zstd", "planes", "auto"])
 async def test_a_pulled_artifact_has_every_byte_of_the_original(
     provider: Node, getter: Node, make_artifact: Make, encoding: str
 ) -> None:

@@ -33,7 +33,7 @@ def client(node: Node, other: Node) -> PeerClient:
     return PeerClient(other.as_peer(), NodeIdentity(node.keys.peer), node.settings, Deadline.after(20))
 
 
-@pytest.mark.parametrize("encoding", ["identity", "zstd"])
+@pytest.mark.parametrize("encoding", ["identity", "zstd", "planes", "auto"])
 async def test_a_pushed_artifact_arrives_with_its_name(provider: Node, getter: Node, encoding: str) -> None:
     getter.keep(ARTIFACT)
     ref = Ref("team/doc", ARTIFACT.id, 3)
