@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvsync.config import Home
 from kvsync.errors import UsageError
 from kvsync.keys.peers import PeerBook
+from kvsync.keys.signers import Signer
 from kvsync.keys.standing import Standing, authorities, standing_of
 from kvsync.keys.statements import Held, Statements
 from kvsync.keys.trust import TrustList
@@ -111,15 +112,15 @@ class KeySpread:
             raise TrustError("trust.revoked", "a key that revoked itself says no more")
         signers = self._trust.signers()
         now = standing_of(held, signers, seconds)
-        itself = found.authority in found.keys
-        authority = found.authority in authorities(held, signers, now)
-        known = not authority and itself and found.authority in self._known(now, SIGNER) | self._known(now, PEER)
-        if not known and not authority:
-            return held
-        if known and len(found.keys) > MAX_FROM_OTHERS:
-            raise TrustError("trust.authority", "a long list from a key that is no authority here")
-        if found.authority in now.revoked and not itself:
+        if found.authority in now.revoked:
             raise TrustError("trust.revoked", "a revocation list of a key that is revoked itself")
+        if found.authority not in self._authorities(now, signers):
+            known = self._known(now, SIGNER) | self._known(now, PEER)
+            if found.authority not in found.keys or found.authority not in known:
+                return held
+            once = found.authority in authorities(held, signers, now)  # what is kept of it would count for all
+            if len(found.keys) > (1 if once else MAX_FROM_OTHERS):
+                raise TrustError("trust.authority", "others' keys in the list of a key that is no authority here")
         taken.revocations.append(found)
         return held.with_revocations(found, envelope)
 
@@ -141,6 +142,12 @@ class KeySpread:
             raise TrustError("trust.successor", "too many keys in a row")
         taken.successors.append(found)
         return held.with_successor(found, envelope)
+
+    def _authorities(self, now: Standing, signers: Iterable[Signer]) -> frozenset[PublicKey]:
+        """Who may revoke for this node now: no key whose time is over."""
+        own = self._trust.own
+        listed = (key for s in signers if s.authority for key in now.current(SIGNER, s.key))
+        return frozenset({*now.current(SIGNER, own), *now.before(SIGNER, own), *listed})
 
     def _known(self, now: Standing, kind: str) -> frozenset[PublicKey]:
         """Keys of this kind that stand for somebody listed here, revoked ones included."""

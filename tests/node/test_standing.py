@@ -262,6 +262,29 @@ def test_whoever_stole_a_key_that_revoked_itself_revokes_nothing_with_it(place: 
     assert place.listed == {key(1)}
 
 
+def test_an_authority_s_old_key_revokes_nothing_after_its_time_but_itself(place: Place) -> None:
+    place.trust.add("lab", key(1))
+    place.trust.add("office", key(3), authority=True)
+    place.take(step(3, 4))
+    later = NOW + 2 * DAY
+    assert place.take(revoking(3, 1, 1), now=later) == []
+    assert place.take(revoking(3, 1, 1, 3), now=later) == ["trust.authority"]
+    assert place.take(revoking(3, 1, 3), now=later) == []
+    assert place.take(revoking(4, 1, 9), now=later) == []
+    assert place.trust.standing().revoked == {key(3), key(9)}
+    assert place.listed == {key(1), key(4)}
+
+
+def test_an_authority_that_another_revoked_revokes_nobody_any_more(place: Place) -> None:
+    place.trust.add("lab", key(1))
+    for number in (3, 4):
+        place.trust.add(f"office-{number}", key(number), authority=True)
+    place.take(revoking(3, 1, 4))
+    assert place.take(revoking(4, 1, 1, 4)) == ["trust.revoked"]
+    assert place.take(revoking(4, 1, 1)) == ["trust.revoked"]
+    assert place.listed == {key(1), key(3)}
+
+
 def test_an_authority_s_successor_is_an_authority(place: Place) -> None:
     place.trust.add("lab", key(1))
     place.trust.add("office", key(3), authority=True)
