@@ -163,8 +163,8 @@ class Receipt:
             keys: whose receipts count; none for "by whoever it names".
 
         Raises:
-            MalformedError: `json.*`, `envelope.*`, `receipt.form`, `receipt.canonical`, `receipt.kind`, `receipt.figure`
-                and others.
+            MalformedError: `json.*`, `envelope.*`, `receipt.form`, `receipt.canonical`, `receipt.kind`,
+                `receipt.figure` and others.
             VersionError: `version.format`.
             TrustError: `trust.bad_signature`, `trust.untrusted_signer`.
             IntegrityError: `receipt.count`, `receipt.root`, `receipt.score`, `receipt.summary`.
