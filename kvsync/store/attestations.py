@@ -9,6 +9,7 @@ an attestation that says no more than another of the same signers makes room.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from kvsync_protocol.signing import PublicKey
 PER_SIGNER = 8
 """Attestations kept of one signer about one artifact."""
 _END = ".json"
+_NAME = re.compile(r"([0-9a-f]{64})\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class AttestationFiles:
         if parent.status(ATTESTATIONS) is None:
             return []
         with parent.child(ATTESTATIONS) as folder:
-            return [name for name in folder.names() if name.endswith(_END)]
+            return [name for name in folder.names() if _NAME.fullmatch(name)]
 
     @staticmethod
     def check(parent: Folder, name: str, artifact: ArtifactId) -> None:
@@ -154,8 +156,9 @@ class RefutedFiles:
         self._folder.sync()
 
     def ids(self) -> frozenset[ArtifactId]:
-        names = [name.removesuffix(_END) for name in self._folder.names()]
-        return frozenset(ArtifactId(Digest.parse(name)) for name in names)
+        """Files of other names are strangers, which fsck reports."""
+        found = (_NAME.fullmatch(name) for name in self._folder.names())
+        return frozenset(ArtifactId(Digest.parse(name.group(1))) for name in found if name)
 
     def get(self, artifact: ArtifactId) -> Refutation | None:
         """Raises StoreError `store.refutation_damaged`."""

@@ -8,6 +8,7 @@ Whether one is settled, and against whom, follows from what this node's own audi
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from kvsync_protocol.limits import MAX_DIVERGENCE_BYTES
 MAX_DIVERGENCES = 1000
 """Records kept; whoever makes more of them has been noticed long before."""
 _END = ".json"
+_NAME = re.compile(r"[0-9a-f]{64}\.json", re.ASCII)
 
 
 class Verdict(enum.StrEnum):
@@ -75,7 +77,8 @@ class DivergenceFiles:
         return True
 
     def names(self) -> list[str]:
-        return [name for name in self._folder.names() if name.endswith(_END)]
+        """Files of other names are strangers, which fsck reports."""
+        return [name for name in self._folder.names() if _NAME.fullmatch(name)]
 
     def load(self, file_name: str) -> Divergence:
         """Raises StoreError `store.divergence_damaged`; NotFoundError `file.missing`."""

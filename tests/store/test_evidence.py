@@ -165,3 +165,22 @@ def test_fsck_names_damaged_evidence_and_leaves_it_for_a_person(
         assert {f.code for f in report.findings} == {"store.divergence_damaged", "store.refutation_damaged"}
         assert not report.sound
         assert len(list((tmp_path / "store" / "divergences").iterdir())) == 1
+
+
+def test_strangers_in_the_folders_of_evidence_stop_nothing_and_are_reported(
+    tmp_path: Path, limits: StoreLimits, make_artifact: Callable[..., Any]
+) -> None:
+    artifact = make_artifact()
+    with Store.open(tmp_path / "store", limits) as store:
+        keep(store, artifact)
+        store.add_attestation(attested(artifact, ALICE), BOTH)
+        for folder in ("refuted", "divergences", f"artifacts/{artifact.id.hex}/attestations"):
+            stranger = tmp_path / "store" / folder / "notes.json"
+            stranger.touch(mode=0o600)
+        keys = list(
+            block_keys(start_key(artifact.manifest.fingerprints), artifact.token_ids, artifact.manifest.schedule)
+        )
+        assert store.find_prefix(keys[:2]) == (artifact.id, 2)
+        assert store.evidence.divergences() == []
+        assert len(store.attestations(artifact.id)) == 1
+        assert [finding.code for finding in store.fsck().findings] == ["store.foreign"] * 3
