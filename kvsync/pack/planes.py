@@ -1,4 +1,4 @@
-"""The `planes` encoding: exponents, relative to their channel, entropy-coded; the rest sent as it is (SPEC 8.2).
+"""The `planes` encoding: exponents, relative to their channel, entropy-coded; the rest sent as it is (PLANES.md).
 
     number      s eeeeeeee mmmmmmm                     (the upper half of an F32; an F16 in the same places)
     minus       the centre of its segment and channel, mod 2^16: exponents become small offsets

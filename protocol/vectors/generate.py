@@ -19,6 +19,7 @@ import evidence
 import geometry
 import hints
 import manifests
+import planes
 import receipts
 import tiny
 import trees
@@ -48,6 +49,7 @@ TOPICS: Final = {
     "receipt": receipts.receipt,
     "messages": wire.messages,
     "bulk": wire.bulk,
+    "planes": planes.planes,
     "registry": hints.registry,
     "statements": acquaintance.statements,
     "tickets": acquaintance.tickets,

@@ -159,6 +159,7 @@ def bulk() -> Cases:
     most = ref.CHUNK + 64 * 1024
     c.ok("a GET", "bulk_request", out("GET", "IDENTITY", 0), bytes=request())
     c.ok("a GET that reads zstd", "bulk_request", out("GET", "ZSTD", 0), bytes=request(encoding=1))
+    c.ok("a GET that reads planes", "bulk_request", out("GET", "PLANES", 0), bytes=request(encoding=2))
     c.ok(
         "a PUT of the largest body", "bulk_request", out("PUT", "IDENTITY", most), bytes=request(verb=2, length=most)
     )
@@ -167,7 +168,7 @@ def bulk() -> Cases:
         "a reply's magic": request(magic=b"KVr1"),
         "verb 0": request(verb=0),
         "verb 3": request(verb=3),
-        "encoding 2": request(encoding=2),
+        "encoding 3": request(encoding=3),
         "padding not zero": request(zero=1),
         "a byte short": request()[:-1],
         "a byte long": request() + b"\0",

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from kvsync.pack.codec import Codec
+from kvsync.pack.shape import leaf_shape
 from kvsync_protocol import figure, merkle, messages, registry_messages, strictjson
 from kvsync_protocol.announcement import parse_statement
 from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
-from kvsync_protocol.bulk import BulkReply, BulkRequest
-from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record
+from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding
+from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record, sha256
 from kvsync_protocol.divergence import Divergence
 from kvsync_protocol.envelope import Envelope, VerifiedPayload, pae
 from kvsync_protocol.errors import ProtocolError
@@ -197,6 +199,13 @@ def run_bulk_reply(**given: str) -> dict[str, Any]:
     return {"status": found.status.name, "encoding": found.encoding.name, "length": found.length}
 
 
+def run_planes(layout: dict[str, Any], index: int, body: str) -> str:
+    shape = leaf_shape(geometry(layout), index)
+    out = bytearray(shape.size)
+    Codec().decode(memoryview(raw(body)), Encoding.PLANES, memoryview(out), shape)
+    return sha256(out).hex
+
+
 def run_check_template(payload: str, template: str) -> None:
     manifest(payload).check_template(Digest.parse(template))
 
@@ -328,6 +337,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "error": run_error,
     "bulk_request": run_bulk_request,
     "bulk_reply": run_bulk_reply,
+    "planes": run_planes,
     "statement": run_statement,
     "prefix_query": lambda text: len(registry_messages.PrefixQuery.parse(text.encode()).keys),
     "matches": run_matches,
