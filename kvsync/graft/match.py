@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvsync.graft.report import PREFIX, WHOLE
 from kvsync.store import Store
 from kvsync_protocol.digest import ArtifactId
-from kvsync_protocol.errors import MismatchError
+from kvsync_protocol.errors import CodedError, MismatchError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.prefix import block_keys, start_key
@@ -52,16 +52,26 @@ def _tolerable(store: Store, ours: Fingerprints) -> Iterator[Fingerprints]:
 def _matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> Iterator[Match]:
     whole = store.find_whole(tokens, fingerprints)
     if whole is not None:
-        count = store.artifact(whole).manifest.tokens.count
+        manifest = _manifest(store, whole)
+        count = len(tokens) if manifest is None else manifest.tokens.count
         yield Match(whole, WHOLE, count, count)
     usable = (len(tokens) - 1) // schedule.block_tokens
     keys = list(block_keys(start_key(fingerprints), tokens[: usable * schedule.block_tokens], schedule))
     prefix = store.find_prefix(keys)
     if prefix is not None:
         shared = prefix[1] * schedule.block_tokens
-        position = store.artifact(prefix[0]).manifest.layout.restorable(shared)
+        manifest = _manifest(store, prefix[0])
+        position = shared if manifest is None else manifest.layout.restorable(shared)
         if position:
             yield Match(prefix[0], PREFIX, position, shared)
+
+
+def _manifest(store: Store, artifact: ArtifactId) -> Manifest | None:
+    """None when it has gone since it was found, or its files are damaged: whoever uses it is told so."""
+    try:
+        return store.artifact(artifact).manifest
+    except CodedError:
+        return None
 
 
 def match_artifact(

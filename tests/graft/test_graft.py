@@ -152,6 +152,20 @@ def test_every_kind_of_damage_is_refused_by_its_own_check(bench: Bench, tmp_path
     assert _refused(bench, tokens, artifact=ArtifactId(sha256(b"no such"))) == "store.unknown_artifact"
 
 
+@pytest.mark.parametrize("extra", [5, -9])
+def test_a_damaged_description_of_the_best_match_is_a_refusal_and_no_failure(
+    extra: int, bench: Bench, tmp_path: Path
+) -> None:
+    """Whole and by prefix: what is found by its keys alone may be unreadable."""
+    document = words(3 * BLOCK + 5)
+    stored = bench.deposit(document)
+    envelope = tmp_path / "store" / "artifacts" / stored.artifact.hex / "envelope.json"
+    envelope.chmod(0o600)
+    envelope.write_bytes(envelope.read_bytes()[:-20])
+    tokens = [*document, *words(extra, 5)] if extra > 0 else [*document[:extra], *words(7, 5)]
+    assert _refused(bench, tokens) == "json.syntax"
+
+
 def test_a_second_graft_in_a_process_takes_verified_bytes_and_a_reopened_one_does_not(
     bench: Bench, tmp_path: Path
 ) -> None:
