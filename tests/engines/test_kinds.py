@@ -223,6 +223,33 @@ def test_a_longer_document_takes_over_the_blocks_of_a_shorter_one(
         assert deposit(alone, engine, SIGNER, tokens).artifact == long.artifact
 
 
+class KilledError(Exception):
+    """In place of a kill: ends a deposit between two blocks."""
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 4, 5])
+def test_an_interrupted_deposit_goes_on_from_its_last_snapshot(
+    blocks: int, kinds: KindModels, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    engine, tokens = kinds.engine("granite 4, mamba-2"), some_tokens(DOCUMENT, seed=9)
+    steps: list[int] = []
+
+    def killing(stage: str, done: int, total: int, unit: str) -> None:
+        if done == blocks * BLOCK:
+            raise KilledError
+
+    def counting(stage: str, done: int, total: int, unit: str) -> None:
+        steps.append(total)
+
+    with Store.open(tmp_path_factory.mktemp("killed") / "store") as killed:
+        with pytest.raises(KilledError):
+            deposit(killed, engine, SIGNER, tokens, progress=killing)
+        resumed = deposit(killed, engine, SIGNER, tokens, progress=counting)
+    assert steps[-1] == DOCUMENT - blocks // EVERY * EVERY * BLOCK
+    with Store.open(tmp_path_factory.mktemp("alone") / "store") as alone:
+        assert deposit(alone, engine, SIGNER, tokens).artifact == resumed.artifact
+
+
 @pytest.mark.parametrize("kind", ["gemma 4, two layers read others' keys", "granite 4, mamba-2"])
 def test_layers_whose_state_is_no_list_of_keys_cannot_be_shifted(kind: str, kinds: KindModels) -> None:
     engine = kinds.engine(kind)
