@@ -220,6 +220,7 @@ async def test_a_dry_run_changes_nothing_and_asks_every_policy(
         "signer": (True, ""),
         "size": (False, "policy.size"),
         "fingerprints": (False, "mismatch.compatibility"),
+        **dict.fromkeys(("audits", "audited", "signers", "divergence"), (True, "")),
     }
     assert not report.allowed
     assert report.chunks_moved == len(long.chunks) - 4
