@@ -1,42 +1,31 @@
 """The control lane's serving side: JSON and small bodies over HTTP/1.1 (SPEC 8.1).
 
-Who asks is known from TLS alone; the Host header, addresses and names play no part. Every body is
-capped while it is read, every request has an absolute deadline, every refusal has one JSON form.
-Store calls run in threads, so that a slow disk does not hold up other peers.
+The frame around every request stands in `lane`. Every body is capped while it is read.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final, TypeVar
+from typing import Final
 
 from aiohttp import web
 
 from kvsync.config import Settings
-from kvsync.errors import (
-    PolicyError,
-)
 from kvsync.keys import KeySpread, TrustList
 from kvsync.peer.access import Access
 from kvsync.peer.connections import Connection
-from kvsync.peer.exchange import read_body, send
 from kvsync.peer.intake import Intake
+from kvsync.peer.lane import Extension, Lane
 from kvsync.peer.offers import Offers
-from kvsync.peer.remote_errors import http_status
 from kvsync.peer.roster import Roster
 from kvsync.store import Store
 from kvsync_protocol import routes
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import (
-    CodedError,
-)
 from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
-from kvsync_protocol.messages import Attestations, Commit, ErrorReply, Hello, Missing, RefList, Related
+from kvsync_protocol.messages import Attestations, Commit, Hello, Missing, RefList, Related
 from kvsync_protocol.prefix import encode_tokens
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import PublicKey
@@ -44,14 +33,12 @@ from kvsync_protocol.statements import KeyStatements
 
 SOFTWARE: Final = "kvsync/0.1"
 
-T = TypeVar("T")
-log = logging.getLogger(__name__)
 
-
-class ControlLane:
+class ControlLane(Lane):
     """Handlers of the control routes, as one aiohttp application.
 
-    `caller` finds the connection that a request came in on; the server that accepted it knows.
+    `caller` finds the connection that a request came in on; the server that accepted it knows. `extensions` add
+    routes of their own, answered in the same frame.
     """
 
     def __init__(
@@ -66,17 +53,16 @@ class ControlLane:
         access: Access,
         executor: Executor,
         caller: Callable[[web.Request], Connection],
+        extensions: Sequence[Extension] = (),
     ) -> None:
+        super().__init__(roster, settings, executor, caller)
         self.store = store
         self._offers = offers
-        self._roster = roster
         self._spread = KeySpread(trust.home, trust)
         self._access = access
         self._intake = Intake(store, offers, trust, settings)
-        self._settings = settings
         self._signer = signer
-        self._executor = executor
-        self._caller = caller
+        self._extensions = extensions
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -95,115 +81,54 @@ class ControlLane:
         put(routes.OFFER_TOKENS, self._offer_tokens)
         get(routes.OFFER_MISSING, self._offer_missing, allow_head=False)
         post(routes.OFFER_COMMIT, self._offer_commit)
+        for extend in self._extensions:
+            extend(app, self)
         return app
 
-    # the frame around every request
-
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Deadline, one form for every error, and the connection's idle mark."""
-        connection = self._caller(request)
-        if self._roster.find(connection.key) is None:  # removed since its handshake
-            return _cut(request)
-        connection.idle_since = None
-        try:
-            async with asyncio.timeout(self._settings.transfer_deadline_s):
-                return await self._answered(request, handler)
-        except (TimeoutError, ConnectionError) as error:
-            log.info("%s %s was not finished: %s", request.method, request.path, error or type(error).__name__)
-            return _cut(request)
-        finally:
-            connection.idle_since = time.monotonic()
-
-    async def _answered(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except CodedError as error:
-            return await self._refuse(request, http_status(error), ErrorReply.of(error))
-        except web.HTTPException as error:
-            return await self._refuse(request, error.status, ErrorReply("peer.route", "no such request here"))
-        except (TimeoutError, asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception:
-            log.exception("request %s %s failed", request.method, request.path)
-            return await self._refuse(request, 500, ErrorReply("peer.failed", "the peer failed; its log says why"))
-
-    async def _refuse(self, request: web.Request, status: int, reply: ErrorReply) -> web.StreamResponse:
-        log.info("refused %s %s: %s", request.method, request.path, reply.code)
-        return await self._send(
-            request, reply.encode(), "application/json", status=status, last=not request.body_exists
-        )
-
-    async def _body(self, request: web.Request, limit: int) -> bytes:
-        return await read_body(request, limit, stall_s=self._settings.stall_timeout_s)
-
-    async def _send(
-        self, request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
-    ) -> web.StreamResponse:
-        stall_s = self._settings.stall_timeout_s
-        return await send(request, data, kind, status=status, last=last, stall_s=stall_s)
-
-    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
-
-    def _require(self, request: web.Request, role: str) -> PublicKey:
-        """Before anything is looked up, so that a peer without the role learns nothing."""
-        key = self._caller(request).key
-        peer = self._roster.find(key)
-        if peer is None or role not in peer.roles:
-            raise PolicyError("peer.role", f"this peer may not {role} here", hint="kvsync peer add --role, there")
-        return key
-
-    def _roles(self, request: web.Request) -> tuple[str, ...]:
-        peer = self._roster.find(self._caller(request).key)
-        return peer.roles if peer is not None else ()
+    # what is asked about
 
     async def _visible(self, request: web.Request, role: str = "get") -> ArtifactId:
         """The artifact that is asked for, once the caller may see it."""
-        key, artifact = self._require(request, role), _artifact(request)
-        await self._in_thread(self._access.require, key, artifact)
+        key, artifact = self.require(request, role), _artifact(request)
+        await self.in_thread(self._access.require, key, artifact)
         return artifact
 
     # what is here
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
-        peer = self._roster.find(self._caller(request).key)
-        said = await self._in_thread(self._spread.message)
+        peer = self.roster.find(self._caller(request).key)
+        said = await self.in_thread(self._spread.message)
         hello = Hello(SOFTWARE, (self._signer,), peer.roles if peer else (), said.digest)
         return await self._send(request, hello.encode(), "application/json")
 
     async def _statements(self, request: web.Request) -> web.StreamResponse:
         """What each side says about keys; open to every peer, because a revocation must reach everybody."""
-        theirs = KeyStatements.parse(await self._body(request, MAX_JSON_BYTES))
-        ours = await self._in_thread(self._spread.message)
-        await self._in_thread(self._spread.take, theirs)
+        theirs = KeyStatements.parse(await self.body(request, MAX_JSON_BYTES))
+        ours = await self.in_thread(self._spread.message)
+        await self.in_thread(self._spread.take, theirs)
         return await self._send(request, ours.encode(), "application/json")
 
     async def _refs(self, request: web.Request) -> web.StreamResponse:
-        key = self._require(request, "get")
+        key = self.require(request, "get")
         name, after = (check_name(text) if (text := request.query.get(word)) else "" for word in ("name", "after"))
-        data = await self._in_thread(self.refs, key, name, after)
+        data = await self.in_thread(self.refs, key, name, after)
         return await self._send(request, data, "application/json")
 
     async def _envelope(self, request: web.Request) -> web.StreamResponse:
-        data = await self._in_thread(self.envelope, await self._visible(request))
+        data = await self.in_thread(self.envelope, await self._visible(request))
         return await self._send(request, data, "application/json")
 
     async def _leaves(self, request: web.Request) -> web.StreamResponse:
-        data = await self._in_thread(self.leaves, await self._visible(request))
+        data = await self.in_thread(self.leaves, await self._visible(request))
         return await self._send(request, data, "application/octet-stream")
 
     async def _tokens(self, request: web.Request) -> web.StreamResponse:
-        data = await self._in_thread(self.tokens, await self._visible(request))
+        data = await self.in_thread(self.tokens, await self._visible(request))
         return await self._send(request, data, "application/octet-stream")
 
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
         """The ref of this name, or else a page of refs by name that fits into one message, if `key` may see it."""
-        peer = self._roster.find(key)
+        peer = self.roster.find(key)
         found: list[Envelope] = []
         size = 0
         for stored in self.store.refs():
@@ -228,23 +153,23 @@ class ControlLane:
     # what auditors say
 
     async def _attestations(self, request: web.Request) -> web.StreamResponse:
-        found = await self._in_thread(self.store.attestations, await self._visible(request))
+        found = await self.in_thread(self.store.attestations, await self._visible(request))
         return await self._send(request, Attestations.of(found).encode(), "application/json")
 
     async def _attest(self, request: web.Request) -> web.StreamResponse:
         role = "push" if "push" in self._roles(request) else "audit"
         artifact = await self._visible(request, role)
-        await self._in_thread(self._intake.attest, artifact, await self._body(request, MAX_JSON_BYTES))
+        await self.in_thread(self._intake.attest, artifact, await self.body(request, MAX_JSON_BYTES))
         return await self._send(request, b"", "application/octet-stream")
 
     async def _related(self, request: web.Request) -> web.StreamResponse:
         artifact, key = await self._visible(request), self._caller(request).key
-        data = await self._in_thread(self.related, key, artifact)
+        data = await self.in_thread(self.related, key, artifact)
         return await self._send(request, data, "application/json")
 
     def related(self, key: PublicKey, artifact: ArtifactId) -> bytes:
         """Others that compute a block of it alike, as far as `key` may see them."""
-        peer, evidence = self._roster.find(key), self.store.evidence
+        peer, evidence = self.roster.find(key), self.store.evidence
         found = evidence.related_ids(evidence.describe(artifact))
         seen = [other for other in found if other != artifact and peer is not None and self._access.sees(peer, other)]
         return Related(tuple(seen[:MAX_ATTESTATIONS])).encode()
@@ -252,45 +177,38 @@ class ControlLane:
     # what others push
 
     async def _offer(self, request: web.Request) -> web.StreamResponse:
-        key = self._require(request, "push")
-        body = await self._body(request, MAX_ENVELOPE_BYTES)
-        accepted = await self._in_thread(self._intake.judge, key, body)
+        key = self.require(request, "push")
+        body = await self.body(request, MAX_ENVELOPE_BYTES)
+        accepted = await self.in_thread(self._intake.judge, key, body)
         return await self._send(request, accepted.encode(), "application/json")
 
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
-        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        offer = self._offers.find(self.require(request, "push"), _artifact(request))
         with offer.use():
-            body = await self._body(request, 40 * offer.manifest.tree.size)
-            await self._in_thread(offer.add_leaves, body)
+            body = await self.body(request, 40 * offer.manifest.tree.size)
+            await self.in_thread(offer.add_leaves, body)
         return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_tokens(self, request: web.Request) -> web.StreamResponse:
-        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        offer = self._offers.find(self.require(request, "push"), _artifact(request))
         with offer.use():
-            body = await self._body(request, 4 * offer.manifest.tokens.count)
-            await self._in_thread(offer.add_tokens, body)
+            body = await self.body(request, 4 * offer.manifest.tokens.count)
+            await self.in_thread(offer.add_tokens, body)
         return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_missing(self, request: web.Request) -> web.StreamResponse:
-        offer = self._offers.find(self._require(request, "push"), _artifact(request))
+        offer = self._offers.find(self.require(request, "push"), _artifact(request))
         deadline = time.monotonic() + self._settings.stall_timeout_s / 2
         with offer.use():
-            draft = await self._in_thread(offer.draft, self.store, deadline, self._intake.vouch)
-            missing = await self._in_thread(draft.missing)
+            draft = await self.in_thread(offer.draft, self.store, deadline, self._intake.vouch)
+            missing = await self.in_thread(draft.missing)
         return await self._send(request, Missing.of(missing).encode(), "application/json")
 
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:
-        key, artifact = self._require(request, "push"), _artifact(request)
-        commit = Commit.parse(await self._body(request, 2 * MAX_ENVELOPE_BYTES))
-        accepted = await self._in_thread(self._intake.commit, key, artifact, commit)
+        key, artifact = self.require(request, "push"), _artifact(request)
+        commit = Commit.parse(await self.body(request, 2 * MAX_ENVELOPE_BYTES))
+        accepted = await self.in_thread(self._intake.commit, key, artifact, commit)
         return await self._send(request, accepted.encode(), "application/json")
-
-
-def _cut(request: web.Request) -> web.Response:
-    """Break the connection now, so that the answer which aiohttp wants goes nowhere."""
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response(status=503)
 
 
 def _artifact(request: web.Request) -> ArtifactId:

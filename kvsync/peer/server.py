@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -28,6 +29,7 @@ from kvsync.peer.control import ControlLane
 from kvsync.peer.control_connection import ControlConnection
 from kvsync.peer.introduction import introduce
 from kvsync.peer.join_server import JoinLane
+from kvsync.peer.lane import Extension
 from kvsync.peer.listener import HANDSHAKE_S, Listener
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
@@ -51,13 +53,21 @@ class PeerServer:
     control_type: type[ControlLane] = ControlLane
     bulk_type: type[BulkLane] = BulkLane
 
-    def __init__(self, store: Store, keys: NodeKeys, home: Home, trust: TrustList, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: NodeKeys,
+        home: Home,
+        trust: TrustList,
+        settings: Settings,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
         self._settings = settings
         self._keys = keys
         self._table = ConnectionTable(settings.max_connections)
         self._offers = Offers()
         self._roster = Roster(keys)
-        access = Access(store, self._roster, home.store_dir / "refs")
+        self.access = access = Access(store, self._roster, home.store_dir / "refs")
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control")
         self._callers: dict[asyncio.BaseTransport, Connection] = {}
         self.control = self.control_type(
@@ -70,6 +80,7 @@ class PeerServer:
             access=access,
             executor=self._executor,
             caller=self._caller,
+            extensions=extensions,
         )
         self._join = JoinLane(keys, self._roster, trust, self._table, settings, partial(self._introduce, store))
         self.bulk = self.bulk_type(store, self._offers, self._roster, access, self._table, settings)
