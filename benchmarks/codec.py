@@ -1,0 +1,232 @@
+"""How small the codec makes real KV state and how fast, beside zstd, ZipNN and two bounds; one core.
+
+    python -m benchmarks.codec [--json] [--model smollm2-135m] [--dtype BF16] [--tokens 2048] [--rounds 5] [--install]
+
+Every chunk of the artifact but its logits goes through each tool in turn, encoding and decoding, round by round in
+alternating order, all pinned to one core. Times are CPU seconds of the process, since ZipNN works in a thread of its
+own; rates are of plain bytes. Each tool gets what it likes: kvsync chunks with their headers, ZipNN their numbers
+alone. The bounds are empirical entropies of the exponents, of each tensor and of each channel, plus the order-0
+entropy of everything else; kvsync's figures count centres, lengths and headers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import zstandard
+
+from benchmarks import kv
+from kvsync.pack.codec import Codec
+from kvsync.pack.shape import ChunkShape, leaf_shape
+from kvsync.peer.chunk_file import ChunkFile
+from kvsync.store import Store, StoredArtifact, StoreLimits
+from kvsync_protocol.bulk import Encoding
+from kvsync_protocol.layout import LOGITS_GROUP
+from kvsync_protocol.signing import SigningKey
+
+ZIPNN_DTYPES: Final = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+Encoded = tuple[Any, ...]
+
+
+class Planes:
+    name = "kvsync planes"
+
+    def __init__(self) -> None:
+        self._codec = Codec()
+        self._out = bytearray(1 << 22)
+
+    def prepare(self, data: bytes, shape: ChunkShape) -> Encoded:
+        return memoryview(data), shape
+
+    def encode(self, data: memoryview, shape: ChunkShape) -> Encoded:
+        encoding, body = self._codec.encode(data, Encoding.PLANES, shape)
+        return body, encoding, shape
+
+    def decode(self, body: memoryview, encoding: Encoding, shape: ChunkShape) -> memoryview:
+        out = memoryview(self._out)[: shape.size]
+        self._codec.decode(body, encoding, out, shape)
+        return out
+
+    def size(self, body: memoryview, *_: Any) -> int:
+        return len(body)
+
+
+class Zstd:
+    name = "zstd -1"
+
+    def prepare(self, data: bytes, shape: ChunkShape) -> Encoded:
+        return (data,)
+
+    def encode(self, data: bytes) -> Encoded:
+        return (zstandard.ZstdCompressor(level=1).compress(data),)
+
+    def decode(self, body: bytes) -> bytes:
+        return zstandard.ZstdDecompressor().decompress(body)
+
+    def size(self, body: bytes) -> int:
+        return len(body)
+
+
+class Zipnn:
+    name = "ZipNN"
+
+    def __init__(self, dtype: str) -> None:
+        import zipnn  # type: ignore[import-not-found]
+
+        self._zipnn = zipnn.ZipNN(input_format="byte", bytearray_dtype=ZIPNN_DTYPES[dtype], threads=1)
+
+    def prepare(self, data: bytes, shape: ChunkShape) -> Encoded:
+        (section,) = shape.sections
+        return (bytearray(data[section.start : section.stop]),)  # it works in place
+
+    def encode(self, data: bytearray) -> Encoded:
+        return (bytearray(self._zipnn.compress(data)),)
+
+    def decode(self, body: bytearray) -> bytes:
+        return bytes(self._zipnn.decompress(bytearray(body)))
+
+    def size(self, body: bytearray) -> int:
+        return len(body)
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Bits that a sequence with these counts of symbols takes at order 0."""
+    seen = counts[counts > 0].astype(np.float64)
+    return float(-(seen * np.log2(seen / seen.sum())).sum())
+
+
+def bounds(chunks: list[tuple[bytes, ChunkShape]]) -> dict[str, float]:
+    """Ratios if exponents took their order-0 entropy in each chunk, and in each channel of each segment."""
+    plain, chunk_bits, channel_bits, other_bits = 0, 0.0, 0.0, 0.0
+    for data, shape in chunks:
+        (section,) = shape.sections
+        words = np.frombuffer(data, "<u2", section.numbers * section.bytes_each // 2, section.start)
+        plain += section.numbers * section.bytes_each
+        upper = words if section.bytes_each == 2 else words[1::2]
+        exponents = (upper >> 7 & 0xFF).astype(np.uint8)
+        rest = (upper >> 8 & 0x80 | upper & 0x7F).astype(np.uint8)
+        other_bits += entropy(np.bincount(rest, minlength=256))
+        if section.bytes_each == 4:
+            other_bits += sum(entropy(np.bincount(words[0::2] >> 8 * half & 0xFF)) for half in (0, 1))
+        chunk_bits += entropy(np.bincount(exponents, minlength=256))
+        for run in section.runs:
+            part = exponents[run.first : run.first + run.numbers].reshape(run.segments, run.rows, run.width)
+            for segment in part:
+                channel = segment.astype(np.intp) + 256 * np.arange(run.width)
+                counts = np.bincount(channel.ravel(), minlength=256 * run.width).reshape(run.width, 256)
+                channel_bits += sum(entropy(row) for row in counts)
+    return {
+        "order 0": round(plain * 8 / (other_bits + chunk_bits), 3),
+        "each channel": round(plain * 8 / (other_bits + channel_bits), 3),
+    }
+
+
+def timed(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
+    before = time.process_time()
+    made = work(*given)
+    return time.process_time() - before, made
+
+
+def measure(chunks: list[tuple[bytes, ChunkShape]], tools: list[Any], rounds: int) -> dict[str, Any]:
+    """Medians over rounds of whole passes; every result is compared with the original in every round."""
+    seconds: dict[str, dict[str, list[float]]] = {tool.name: {"encode": [], "decode": []} for tool in tools}
+    sizes = {tool.name: [0, 0] for tool in tools}
+    for number in range(rounds + 1):  # the first warms up
+        for tool in tools if number % 2 == 0 else tools[::-1]:
+            spent = [0.0, 0.0]
+            sizes[tool.name] = [0, 0]
+            for data, shape in chunks:
+                given = tool.prepare(data, shape)
+                original = bytes(given[0])
+                encoding, encoded = timed(tool.encode, *given)
+                decoding, decoded = timed(tool.decode, *encoded)
+                assert decoded == original, f"{tool.name} lost something"
+                spent = [spent[0] + encoding, spent[1] + decoding]
+                sizes[tool.name][0] += len(original)
+                sizes[tool.name][1] += tool.size(*encoded)
+            if number:
+                seconds[tool.name]["encode"].append(spent[0])
+                seconds[tool.name]["decode"].append(spent[1])
+    return {
+        name: {
+            "ratio": round(sizes[name][0] / sizes[name][1], 4),
+            **{
+                f"{way}_gb_s": round(sizes[name][0] / statistics.median(found) / 1e9, 3)
+                for way, found in both.items()
+            },
+        }
+        for name, both in seconds.items()
+    }
+
+
+def kv_chunks(store: Store, stored: StoredArtifact) -> list[tuple[bytes, ChunkShape]]:
+    """Every chunk but the logits', with its shape."""
+    layout, leaves, found = stored.manifest.layout, stored.leaves().leaves, []
+    for span in layout.chunks():
+        if span.group != LOGITS_GROUP:
+            with ChunkFile(store, leaves[span.index]) as chunk:
+                data = bytes(chunk.whole(memoryview(bytearray(chunk.size))))
+            found.append((data, leaf_shape(layout, span.index)))
+    return found
+
+
+def install_zipnn() -> None:
+    """Into a directory of its own: a benchmark's peer is no dependency."""
+    folder = Path(tempfile.gettempdir()) / "kvsync-benchmark-zipnn"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), "zipnn"]
+    if not folder.exists():
+        subprocess.run(command, check=True)
+    sys.path.insert(0, str(folder))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--dtype", default="BF16", choices=list(ZIPNN_DTYPES))
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--install", action="store_true", help="install ZipNN for this run")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if args.install:
+        install_zipnn()
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        Store.open(Path(folder) / "store", StoreLimits(free_floor_bytes=0)) as store,
+    ):
+        stored = kv.compute(store, SigningKey.generate(), kv.engine_of(args.model, args.dtype), args.tokens)
+        chunks = kv_chunks(store, stored)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    result = {
+        "model": args.model,
+        "dtype": args.dtype,
+        "tokens": args.tokens,
+        "bytes": sum(len(data) for data, _ in chunks),
+        "bounds": bounds(chunks),
+        "tools": measure(chunks, [Planes(), Zipnn(args.dtype), Zstd()], args.rounds),
+    }
+    if args.json:
+        kv.write(result, None)
+        return 0
+    print(f"{args.model} {args.dtype}, {args.tokens} tokens, {result['bytes'] / 1e6:.1f} MB")
+    for name, found in result["tools"].items():
+        rates = f"in {found['encode_gb_s']:.2f} GB/s  out {found['decode_gb_s']:.2f} GB/s"
+        print(f"{name:14} ratio {found['ratio']:.3f}  {rates}")
+    for name, ratio in result["bounds"].items():
+        print(f"bound, {name:14} {ratio:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
