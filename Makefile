@@ -32,6 +32,7 @@ demo: model
 # Tests run several processes with a model each; threads that spin at barriers would slow all of them.
 test: export OMP_WAIT_POLICY = PASSIVE
 test: model
+	@bash .ci/postgresql
 	$(BIN)/python -m pytest
 
 lint: vectors
