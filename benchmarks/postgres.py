@@ -21,29 +21,17 @@ SETTINGS = {"listen_addresses": "", "max_connections": "60", "shared_buffers": "
 
 
 class PostgresMissingError(RuntimeError):
-    """The programs are not installed, and could not be."""
+    """The programs are not installed."""
 
 
 def program(name: str) -> Path:
-    """`initdb` or `postgres`; Debian keeps them out of the path. Installed first when that is possible."""
-    for attempt in ("as it is", "installed"):
-        folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-        found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in reversed(folders)))
-        found = found or shutil.which(name)
-        if found:
-            return Path(found)
-        if attempt == "as it is":
-            _install()
-    raise PostgresMissingError(f"{name} is missing even after apt-get install postgresql")
-
-
-def _install() -> None:
-    command = ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]
-    if os.geteuid() != 0:
-        raise PostgresMissingError(f"PostgreSQL is not installed; as root: {' '.join(command)}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PostgresMissingError(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+    """`initdb` or `postgres`; Debian keeps them out of the path."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in reversed(folders)))
+    found = found or shutil.which(name)
+    if found is None:
+        raise PostgresMissingError(f"{name} is not here; bash .ci/postgresql installs PostgreSQL")
+    return Path(found)
 
 
 def owner() -> dict[str, Any]:
