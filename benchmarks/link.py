@@ -1,6 +1,6 @@
 """What a pull of real KV state makes of a slow link, in each encoding: effective rate over the link's raw rate.
 
-    python -m benchmarks.link [--json] [--model smollm2-135m] [--dtype BF16] [--tokens 4096] [--rounds 5] [--mbit 1000]
+    python -m benchmarks.link [--json] [--model smollm2-135m] [--dtype BF16] [--tokens 4096] [--rounds 5] [--mbit N]
 
 Two network namespaces, joined by a virtual cable that `tc tbf` shapes to --mbit in both directions (bits of whole
 frames, as on a real line). The provider and every getter are processes of their own, stores in memory. The raw rate
@@ -84,6 +84,7 @@ async def serve(root: Path) -> None:
 
 
 async def get(root: Path, provider: Path, address: str, artifact: str, encoding: str) -> None:
+    from kvsync.pack import planes  # noqa: F401 - numpy is loaded before the clock starts, as in a running daemon
     from kvsync.sync import pull
 
     home, keys = open_node(root)

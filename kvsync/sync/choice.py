@@ -1,7 +1,7 @@
 """How chunks go over the wire: as the settings say, or as this transfer's own measurements do.
 
-With `auto`, chunks are asked for plain and in planes, and whichever brings bytes of content faster is asked for
-from then on; now and then the other is tried again, since links change. What is compared is what counts, time from
+With `auto`, the first chunks go plain, then one goes in planes, and whichever brings bytes of content faster is
+asked for from then on; now and then the other is tried again, since links change. What is compared is what counts, time from
 one finished chunk to the next on a stream: it holds the wire, both ends' codecs, the hash and the disk. Knows no
 encodings' inner life.
 """
@@ -19,6 +19,8 @@ from kvsync_protocol.limits import KiB
 
 RETRY_EVERY: Final = 24
 """One chunk in so many is moved in the way that seems slower."""
+PATIENCE: Final = 8
+"""Chunks until a first try that has told nothing is made again; meanwhile they go as they can."""
 MIN_BYTES: Final = 512 * KiB
 """Smaller chunks say more about latency than about rate."""
 _WEIGHT: Final = 0.3
@@ -39,15 +41,22 @@ class EncodingChoice:
         self._ways = _ROWS[setting]
         self._lock = threading.Lock()
         self._taken = 0
+        self._try_at = 0
         self._cost: dict[Encoding, float] = {}  # seconds per byte of content
 
     def take(self) -> Encoding:
         """What to ask for next."""
         with self._lock:
             self._taken += 1
+            first = self._ways[0]
             unknown = [way for way in self._ways if way not in self._cost]
+            if first in unknown:
+                return first
             if unknown:
-                return unknown[self._taken % len(unknown)]
+                if self._taken < self._try_at:
+                    return first
+                self._try_at = self._taken + PATIENCE
+                return unknown[0]
             best = min(self._ways, key=self._cost.__getitem__)
             others = [way for way in self._ways if way is not best]
             return others[0] if others and self._taken % RETRY_EVERY == 0 else best

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvsync.sync.choice import RETRY_EVERY, EncodingChoice, StreamEncoder
+from kvsync.sync.choice import PATIENCE, RETRY_EVERY, EncodingChoice, StreamEncoder
 from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.layout import DType, Group, LayerKind, Layout
 from kvsync_protocol.limits import MiB
@@ -53,9 +53,12 @@ def test_auto_notices_that_the_link_has_changed() -> None:
     assert run(choice, fast_link, 48)[Encoding.IDENTITY] >= 45
 
 
-def test_streams_that_begin_at_once_try_both() -> None:
+def test_streams_that_begin_at_once_go_plain_and_try_planes_one_at_a_time() -> None:
     choice = EncodingChoice("auto")
-    assert {choice.take(), choice.take()} == {Encoding.IDENTITY, Encoding.PLANES}
+    assert {choice.take() for _ in range(16)} == {Encoding.IDENTITY}
+    choice.learn(Encoding.IDENTITY, SIZE, 0.03)
+    tries = [choice.take() for _ in range(2 * PATIENCE)]
+    assert [way is Encoding.PLANES for way in tries] == [number % PATIENCE == 0 for number in range(2 * PATIENCE)]
 
 
 def test_small_chunks_teach_nothing() -> None:
