@@ -1,9 +1,9 @@
 """How chunks go over the wire: as the settings say, or as this transfer's own measurements do.
 
 With `auto`, the first chunks go plain, then one goes in planes, and whichever brings bytes of content faster is
-asked for from then on; now and then the other is tried again, since links change. What is compared is what counts, time from
-one finished chunk to the next on a stream: it holds the wire, both ends' codecs, the hash and the disk. Knows no
-encodings' inner life.
+asked for from then on; now and then the other is tried again, since links change. What is compared is what counts,
+time from one finished chunk to the next on a stream: it holds the wire, both ends' codecs, the hash and the disk.
+Knows no encodings' inner life.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE: Final = 8
 """Chunks until a first try that has told nothing is made again; meanwhile they go as they can."""
 MIN_BYTES: Final = 512 * KiB
 """Smaller chunks say more about latency than about rate."""
-_WEIGHT: Final = 0.3
+_WEIGHT: Final = 0.5
 """Of the latest measurement in the running mean."""
 
 _ROWS: Final = {
