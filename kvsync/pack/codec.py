@@ -33,15 +33,15 @@ class Codec:
     ) -> tuple[Encoding, memoryview]:
         """`data` as it goes over the wire, in `encoding` where that makes it smaller, else plain.
 
-        PLANES needs the chunk's shape; without one the data stay plain.
+        PLANES needs the chunk's shape; without one the data stay plain. The body is valid until the next call.
         """
         if encoding is Encoding.ZSTD:
-            body = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False).compress(data)
+            body = memoryview(zstandard.ZstdCompressor(level=LEVEL, write_content_size=False).compress(data))
         elif encoding is Encoding.PLANES and shape is not None and shape.size == len(data):
             body = self._planes().encode(data, shape)
         else:
             return Encoding.IDENTITY, data
-        return (encoding, memoryview(body)) if len(body) < len(data) else (Encoding.IDENTITY, data)
+        return (encoding, body) if len(body) < len(data) else (Encoding.IDENTITY, data)
 
     def decode(self, body: memoryview, encoding: Encoding, out: memoryview, shape: ChunkShape | None = None) -> None:
         """Fill `out`, whose length is the chunk's signed size, from `body`.

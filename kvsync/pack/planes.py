@@ -58,18 +58,21 @@ class PlaneCoder:
         self._compressor = zstandard.ZstdCompressor(compression_params=_FINE)
         self._words = np.empty(0, np.uint16)
         self._planes = [np.empty(0, np.uint8) for _ in range(3)]
-        self._piece = np.empty((2, PIECE), np.uint16)
+        self._piece = np.empty(PIECE, np.uint16)
+        self._body = np.empty(0, np.uint8)
+        self._filled = 0
 
     # encoding
 
-    def encode(self, data: memoryview, shape: ChunkShape) -> bytes:
-        """The body for `data`, which has `shape.size` bytes; it may be larger than `data`."""
-        parts: list[bytes | memoryview] = []
+    def encode(self, data: memoryview, shape: ChunkShape) -> memoryview:
+        """The body for `data`, which has `shape.size` bytes; it may be larger. Valid until the next call."""
+        self._filled = 0
         for section in shape.sections:
             for plane in self._split(data, section):
-                parts += self._packed(plane)
+                self._pack(plane)
         outside = b"".join(data[start:stop] for start, stop in shape.outside)
-        return b"".join((*parts, *self._packed(np.frombuffer(outside, np.uint8))))
+        self._pack(np.frombuffer(outside, np.uint8))
+        return self._body.data[: self._filled]
 
     def _split(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         count = section.numbers
@@ -86,7 +89,7 @@ class PlaneCoder:
         moved = self._moved(words, section.runs, centres)
         for at in range(0, count, PIECE):
             word = moved[at : at + PIECE]
-            some = self._piece[0][: len(word)]
+            some = self._piece[: len(word)]
             np.right_shift(word, 7, some)
             fields[at : at + PIECE] = some  # the cast drops the sign
             np.right_shift(word, 8, some)
@@ -109,15 +112,23 @@ class PlaneCoder:
         moved[at:] = words[at:]
         return moved
 
-    def _packed(self, plane: Bytes) -> list[bytes | memoryview]:
-        """A plane as it goes into the body: its length there, and a frame if that is shorter."""
+    def _pack(self, plane: Bytes) -> None:
+        """Append a plane to the body: its length there, and a frame if that is shorter."""
         if not len(plane):
-            return []
+            return
         if self._pays(plane):
             packed = self._compressor.compress(plane.data)
             if len(packed) < len(plane):
-                return [_LENGTH.pack(len(packed)), packed]
-        return [_LENGTH.pack(len(plane)), plane.tobytes()]
+                plane = np.frombuffer(packed, np.uint8)
+        self._append(np.frombuffer(_LENGTH.pack(len(plane)), np.uint8))
+        self._append(plane)
+
+    def _append(self, part: Bytes) -> None:
+        end = self._filled + len(part)
+        if len(self._body) < end:
+            self._body = np.concatenate((self._body[: self._filled], np.empty(2 * end - self._filled, np.uint8)))
+        self._body[self._filled : end] = part
+        self._filled = end
 
     def _pays(self, plane: Bytes) -> bool:
         if len(plane) <= 4 * _SAMPLE:
@@ -149,7 +160,7 @@ class PlaneCoder:
         words = into if section.bytes_each == 2 else self._number(count)
         for at in range(0, count, PIECE):
             word = words[at : at + PIECE]
-            some = self._piece[0][: len(word)]
+            some = self._piece[: len(word)]
             some[:] = rest[at : at + PIECE]
             np.multiply(some, 0x101, some)
             np.bitwise_and(some, 0x807F, some)

@@ -66,7 +66,7 @@ def fill(kind: str, size: int, seed: int) -> bytes:
     return np.random.default_rng(seed).bytes(size) if kind == "noise" else numbers_like_a_cache(size, seed)
 
 
-def decoded(body: bytes, shape: ChunkShape) -> bytes:
+def decoded(body: bytes | memoryview, shape: ChunkShape) -> bytes:
     out = bytearray(shape.size)
     PlaneCoder().decode(memoryview(body), shape, memoryview(out))
     return bytes(out)
@@ -165,7 +165,7 @@ def outcome(body: bytes, shape: ChunkShape = TINY) -> str:
     return "filled"
 
 
-HONEST = PlaneCoder().encode(memoryview(numbers_like_a_cache(900, 4)), TINY)
+HONEST = bytes(PlaneCoder().encode(memoryview(numbers_like_a_cache(900, 4)), TINY))
 
 
 @given(st.binary(max_size=1200))
