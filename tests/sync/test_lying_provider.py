@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 import zstandard
 
+from kvsync.pack.planes import PlaneCoder
+from kvsync.pack.shape import leaf_shape
 from kvsync_protocol import bulk
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status
 from kvsync_protocol.errors import CodedError
@@ -144,6 +146,26 @@ async def test_an_encoding_that_was_not_asked_for_is_refused(provider: Node, get
     provider.keep(ARTIFACT)
     error = await lied_to(provider, getter, Faults(chunk=bomb, leaves={BAD}), ARTIFACT.id)
     assert error.code == "bulk.encoding"
+
+
+def shapeless(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    session.stream.write(BulkReply(Status.OK, Encoding.PLANES, len(data)).encode(), b"\xff" * len(data))
+
+
+def other_numbers(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+    shape = leaf_shape(ARTIFACT.manifest.layout, request.index)
+    body = PlaneCoder().encode(memoryview(bytes(len(data))), shape)
+    session.stream.write(BulkReply(Status.OK, Encoding.PLANES, len(body)).encode(), body)
+
+
+@pytest.mark.parametrize(("lie", "code"), [(shapeless, "codec.frame"), (other_numbers, "integrity.chunk")])
+async def test_planes_that_lie_end_the_pull_and_keep_what_was_verified(
+    provider: Node, getter: Node, lie: Callable[..., None], code: str
+) -> None:
+    provider.keep(ARTIFACT)
+    error = await lied_to(provider, getter, Faults(chunk=lie, leaves={BAD}), ARTIFACT.id, encoding="planes")
+    assert (error.code, error.fields["index"], error.fields["peer"]) == (code, BAD, "provider")
+    await honest_pull_fetches_only_the_rest(provider, getter)
 
 
 async def test_a_chunk_that_is_wrong_once_is_fetched_again(provider: Node, getter: Node) -> None:
