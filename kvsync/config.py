@@ -7,6 +7,10 @@
 <home>/prereg.json      numbers of the preregistrations that were made and seen here
 <home>/statements.json  which keys follow which, and which are revoked
 <home>/invitations.json tickets given out, as hashes
+<home>/registries.json  registries to use beside this node's own
+<home>/follows.json     names that are kept in step with other nodes
+<home>/offered.json     models with which others may have this node compute
+<home>/registry.sqlite  what this node's own registry was told
 <home>/store/           artifacts and chunks
 <home>/daemon/          socket, queue, log and lock of the daemon
 <home>/home.lock        held while keys and lists are changed
@@ -89,6 +93,23 @@ class Home:
     @property
     def invitations_file(self) -> Path:
         return self.root / "invitations.json"
+
+    @property
+    def registries_file(self) -> Path:
+        return self.root / "registries.json"
+
+    @property
+    def registry_file(self) -> Path:
+        """The rows of the registry that the daemon embeds."""
+        return self.root / "registry.sqlite"
+
+    @property
+    def follows_file(self) -> Path:
+        return self.root / "follows.json"
+
+    @property
+    def offered_file(self) -> Path:
+        return self.root / "offered.json"
 
     @property
     def prereg_file(self) -> Path:
@@ -179,6 +200,16 @@ class Settings:
     """Memory in which a `Client` keeps verified chunks, sealed, so that its next graft need not hash them again."""
     lan_discovery: bool = False
     """The daemon announces itself by multicast DNS; a hint for others, never a proof."""
+    registry: bool = True
+    """The daemon answers its peers' questions about who has what, from a registry of its own."""
+    follow_interval_s: int = 60
+    """How often peers and registries are asked for new names that are followed."""
+    compute_max_tokens: int = 131_072
+    """Longest document that a peer may have computed here."""
+    compute_max_jobs: int = 4
+    """Unfinished computations of one peer."""
+    compute_deadline_s: int = 86_400
+    """A computation asked of a peer that is not done by then is given up."""
     threads: int = 0
     """Torch's intra-op threads, part of the numerics fingerprint; 0 takes torch's own default."""
 
@@ -208,6 +239,10 @@ class Settings:
             ("require_signers", 1, 16),
             ("require_audited_percent", 0, 100),
             ("verified_bytes", 0, 2**60),
+            ("follow_interval_s", 1, 86_400),
+            ("compute_max_tokens", 1, 2**24),
+            ("compute_max_jobs", 1, 1000),
+            ("compute_deadline_s", 1, 30 * 86_400),
             ("threads", 0, 1024),
         ):
             if not low <= getattr(self, name) <= high:

@@ -28,6 +28,7 @@ GROUPS: Final = (
     "invite",
     "trust",
     "peer",
+    "registry",
     "keys",
     "model",
     "daemon",

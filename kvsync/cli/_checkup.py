@@ -58,6 +58,7 @@ def checkup(run: Run, model: str | None, progress: Progress) -> list[Check]:
         ("disk", lambda: _disk(run)),
         ("store", lambda: _store(run)),
         ("daemon", lambda: _daemon(run)),
+        ("registries", lambda: _registries(run)),
         ("engine", _engine),
         ("models", _models),
         ("determinism", lambda: _determinism(run, model)),
@@ -145,6 +146,23 @@ def _daemon(run: Run) -> tuple[str, str, str]:
     if found is None:
         return NOTE, "not running: commands work in their own process, peers cannot connect", "kvsync daemon start"
     return OK, f"pid {found['pid']}, peers reach it at {found['address']}", ""
+
+
+def _registries(run: Run) -> tuple[str, str, str]:
+    """As the daemon sees them; without one, none is told or asked."""
+    from kvsync.daemon import lifecycle
+    from kvsync.daemon.messages import Status
+    from kvsync.keys import RegistryBook
+
+    listed = len(RegistryBook(run.node()).registries())
+    found = lifecycle.status(run.node())
+    if found is None:
+        return OK, f"{listed} listed, none in use while no daemon runs", ""
+    states = Status.parse(found).registries
+    text = ", ".join(f"{each.name} {each.state}{f' ({each.code})' if each.code else ''}" for each in states)
+    if any(each.state in ("away", "refused") for each in states):
+        return NOTE, text, "everything else works without; is its address right, and does it know this node?"
+    return OK, text or "none", ""
 
 
 def _engine() -> tuple[str, str, str]:

@@ -86,5 +86,27 @@ def _facts(found: dict[str, object]) -> Facts:
             ("uptime", seconds(float(uptime)) if isinstance(uptime, int | float) else "-"),
             ("worker", found.get("worker")),
             ("jobs", ", ".join(counts) or "none"),
+            *_network(found),
         ]
     )
+
+
+def _network(found: dict[str, object]) -> list[tuple[str, object]]:
+    """Registries and what is followed, where there are any."""
+    from kvsync.daemon.messages import Status
+
+    status = Status.parse(found)
+    facts: list[tuple[str, object]] = [
+        (
+            "registry",
+            f"{each.name}: {each.state}{f' ({each.code})' if each.code else ''}"
+            f"{f', {each.due} to be told' if each.due else ''}",
+        )
+        for each in status.registries
+    ]
+    follows = status.follows
+    if follows.patterns:
+        facts.append(
+            ("following", f"{follows.in_step} in step, {follows.fetching} being fetched, {follows.failing} failing")
+        )
+    return facts

@@ -1,8 +1,8 @@
 """The daemon put together: every part's start stands beside its stop, and stops run in reverse.
 
-    lock ─ queue ─ store ─ peer listener ─ supervisor and transfers ─ local API ─ ready
-                                                                                     │ SIGTERM, SIGINT, /shutdown
-    lock ─ queue ─ store ─ peer listener ─ supervisor and transfers ─ local API ◄────┘
+    lock ─ queue ─ store ─ registry ─ peer listener ─ supervisor, transfers, network ─ local API ─ ready
+                                                                  SIGTERM, SIGINT, /shutdown │
+    lock ─ queue ─ store ─ registry ─ peer listener ─ supervisor, transfers, network ─ local API
 
 Knows the parts, not their work.
 """
@@ -23,8 +23,11 @@ from kvsync.config import Home, Settings
 from kvsync.daemon import endpoint
 from kvsync.daemon.api import LocalApi
 from kvsync.daemon.board import JobBoard
+from kvsync.daemon.embedded import EmbeddedRegistry
+from kvsync.daemon.epoch import next_epoch
 from kvsync.daemon.jobs import JobQueue
 from kvsync.daemon.messages import Status
+from kvsync.daemon.network import Network
 from kvsync.daemon.pidlock import PidLock
 from kvsync.daemon.supervisor import Supervisor
 from kvsync.daemon.transfers import Transfers
@@ -32,6 +35,7 @@ from kvsync.errors import KvsyncError
 from kvsync.keys import NodeKeys, PeerBook, TrustList, split_address
 from kvsync.peer.introduction import listening_addresses
 from kvsync.peer.lan import announced
+from kvsync.peer.lane import Extension
 from kvsync.peer.server import PeerServer
 from kvsync.store import Store, StoreLimits
 from kvsync_protocol.signing import PublicKey
@@ -61,7 +65,13 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
         queue.recover()
         store = stack.enter_context(Store.open(home.store_dir, StoreLimits.of(settings)))
         trust = TrustList(home, keys.signer.public)
-        address = await stack.enter_async_context(_listening(PeerServer(store, keys, home, trust, settings)))
+        embedded = EmbeddedRegistry.open(home, keys.peer.public) if settings.registry else None
+        extensions: list[Extension] = []
+        if embedded is not None:
+            stack.enter_context(closing(embedded))
+            extensions.append(embedded.mount)
+        server = PeerServer(store, keys, home, trust, settings, extensions)
+        address = await stack.enter_async_context(_listening(server))
         if settings.lan_discovery:
             await stack.enter_async_context(_announced(keys.peer.public, settings.listen_host, address))
         stopping = asyncio.Event()
@@ -69,6 +79,16 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
         board = JobBoard(queue)
         supervisor = Supervisor(board, home)
         transfers = Transfers(board, store, keys, trust, PeerBook(home), settings)
+        network = Network(
+            home,
+            store,
+            keys,
+            trust,
+            settings,
+            addresses=listening_addresses(settings.listen_host, split_address(address)[1]),
+            epoch=next_epoch(home.daemon_dir / "epoch"),
+            embedded=embedded,
+        )
         began = time.monotonic()
 
         def status() -> Status:
@@ -82,13 +102,14 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
                 worker_pid=supervisor.pid,
                 uptime_s=int(time.monotonic() - began),
                 jobs=queue.counts(),
+                registries=network.states(),
             )
 
-        server = stack.enter_context(closing(endpoint.listen(home.socket)))
+        local = stack.enter_context(closing(endpoint.listen(home.socket)))
         stack.callback(endpoint.remove, home.socket)
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(supervisor.run()), group.create_task(transfers.run())]
-            async with LocalApi(board, status, stopping.set, owner=os.geteuid()).serve(server):
+            work = [group.create_task(part.run()) for part in (supervisor, transfers, network)]
+            async with LocalApi(board, status, stopping.set, owner=os.geteuid()).serve(local):
                 logger.info("ready at %s, pid %d", address, os.getpid())
                 ready(status())
                 await stopping.wait()

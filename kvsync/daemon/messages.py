@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Final, NewType, Self
 
 from kvsync.daemon.fractions import pack, unpack
+from kvsync.daemon.network_status import MAX_SHOWN, NOTHING_FOLLOWED, FollowState, RegistryState
 from kvsync.failure import Failure
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB, MiB
 from kvsync_protocol.strictjson import Fields
 
-API_VERSION: Final = 1
+API_VERSION: Final = 2
 API_HOST: Final = "kvsync"
 """The only Host header the daemon answers."""
 VERSION_HEADER: Final = "X-Kvsync-Api"
@@ -182,6 +183,8 @@ class Status:
     worker_pid: int | None
     uptime_s: int
     jobs: dict[str, int]
+    registries: tuple[RegistryState, ...] = ()
+    follows: FollowState = NOTHING_FOLLOWED
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -194,6 +197,8 @@ class Status:
             "worker_pid": self.worker_pid,
             "uptime_s": self.uptime_s,
             "jobs": dict(self.jobs),
+            "registries": [each.as_json() for each in self.registries],
+            "follows": self.follows.as_json(),
         }
 
     @classmethod
@@ -213,6 +218,8 @@ class Status:
             worker_pid=fields.optional("worker_pid", lambda name: fields.integer(name, 1, MAX_STEP)),
             uptime_s=fields.integer("uptime_s", 0, MAX_STEP),
             jobs=jobs,
+            registries=tuple(map(RegistryState.parse, fields.array("registries", limit=MAX_SHOWN))),
+            follows=FollowState.parse(fields.take("follows")),
         )
         fields.done()
         return status

@@ -7,6 +7,7 @@ lists, and neither implies the other. Identity is the key, never an address.
 from kvsync.keys.node_keys import KeyRing, NodeKeys
 from kvsync.keys.patterns import check_pattern, covers
 from kvsync.keys.peers import ROLES, Peer, PeerBook, join_address, split_address
+from kvsync.keys.registries import ListedRegistry, RegistryBook
 from kvsync.keys.signers import Signer
 from kvsync.keys.spread import KeySpread
 from kvsync.keys.standing import Standing, standing
@@ -17,9 +18,11 @@ __all__ = [
     "ROLES",
     "KeyRing",
     "KeySpread",
+    "ListedRegistry",
     "NodeKeys",
     "Peer",
     "PeerBook",
+    "RegistryBook",
     "Signer",
     "Standing",
     "Statements",

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from kvsync.errors import UnavailableError
-from kvsync.peer.registry_client import RegistryClient
+from kvsync.peer.registry_port import RegistryPort
 from kvsync_protocol.announcement import Announcement, Contact, Moment, Statement, Withdrawal
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey
 from kvsync_protocol.envelope import Envelope
@@ -50,7 +50,7 @@ class RegistryLink:
         self,
         key: SigningKey,
         epoch: int,
-        connect: Callable[[], RegistryClient],
+        connect: Callable[[], RegistryPort],
         *,
         ttl_s: int = TTL_S,
         clock: Callable[[], float] = time.monotonic,
@@ -155,7 +155,7 @@ class RegistryLink:
                 break
         return found
 
-    async def _send(self, client: RegistryClient, batch: Sequence[tuple[Statement, Envelope]]) -> None:
+    async def _send(self, client: RegistryPort, batch: Sequence[tuple[Statement, Envelope]]) -> None:
         answer = await client.declare([envelope for _, envelope in batch])
         if STALE in answer.outcomes:
             # Its memory is ahead of this host's clock: start again above it, and say everything anew.

@@ -14,6 +14,7 @@ from kvsync.config import Home, Settings
 from kvsync.daemon import lifecycle
 from kvsync.daemon.pidlock import Holder
 from kvsync.keys import NodeKeys
+from tests.daemon.hosts import SETTINGS, Host
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -73,3 +74,17 @@ def kill_daemon(home: Home) -> None:
 def kill() -> Callable[[Home], None]:
     """`kill_daemon`."""
     return kill_daemon
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    """(name, settings) -> a host of this test; daemons that run at the end are killed."""
+    made: list[Host] = []
+
+    def make(name: str, settings: Settings = SETTINGS) -> Host:
+        made.append(Host.make(tmp_path, name, settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        kill_daemon(each.home)

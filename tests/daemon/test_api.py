@@ -305,7 +305,7 @@ async def test_another_user_s_process_is_refused_even_where_directory_and_socket
 async def test_a_daemon_of_another_version_is_named(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from kvsync.daemon import client
 
-    monkeypatch.setattr(client, "API_VERSION", 2)
+    monkeypatch.setattr(client, "API_VERSION", client.API_VERSION + 1)
     with pytest.raises(VersionError) as caught:
         await api.ask(api.client.status)
     assert caught.value.code == "version.api"
