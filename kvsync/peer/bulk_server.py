@@ -1,7 +1,7 @@
 """The bulk lane's serving side: a thread per connection that answers chunk requests in order (SPEC 8.2).
 
-Sends only what a complete artifact here holds, to peers with the role `get`; takes only what an open
-offer of the same peer wants, from peers with the role `push`.
+Sends only what an artifact here holds, kept whole, in part or still arriving, to peers with the role `get`;
+takes only what an open offer of the same peer wants, from peers with the role `push`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
 from kvsync.peer.stream import SecureStream, buffer
-from kvsync.store import Store
+from kvsync.store import Served, Store
 from kvsync_protocol.bulk import (
     ALPN,
     MAX_WIRE_BYTES,
@@ -42,7 +42,7 @@ from kvsync_protocol.bulk import (
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, ProtocolError
 from kvsync_protocol.layout import Layout
-from kvsync_protocol.leaves import Leaf, LeafTable
+from kvsync_protocol.leaves import Leaf
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.signing import PublicKey
 
@@ -76,7 +76,7 @@ class BulkSession:
         self.stream = stream
         self.entry = Connection(key, stream.abort, lambda: None)  # `wake` drains all sessions at once
         self._wake = wake
-        self._held: OrderedDict[ArtifactId, tuple[LeafTable, Layout, ExitStack]] = OrderedDict()
+        self._held: OrderedDict[ArtifactId, tuple[Served, ExitStack]] = OrderedDict()
         self._codec = Codec()
         self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded PUTs only
@@ -133,13 +133,12 @@ class BulkSession:
             if len(self._held) == HELD:
                 self._let_go()
             with ExitStack() as stack:
-                stored = stack.enter_context(self.store.hold(request.artifact))
-                self._held[request.artifact] = stored.leaves(), stored.manifest.layout, stack.pop_all()
-        table, _, _ = self._held[request.artifact]
-        return table.leaves[request.index] if request.index < len(table.leaves) else None
+                served = stack.enter_context(self.store.serve(request.artifact))
+                self._held[request.artifact] = served, stack.pop_all()
+        return self._held[request.artifact][0].leaf(request.index)
 
     def _let_go(self) -> None:
-        _, (_, _, stack) = self._held.popitem(last=False)
+        _, (_, stack) = self._held.popitem(last=False)
         stack.close()
 
     def send_chunk(self, request: BulkRequest, chunk: ChunkFile) -> None:
@@ -150,7 +149,7 @@ class BulkSession:
         """
         if request.encoding is not Encoding.IDENTITY:
             data = chunk.whole(self._chunk)
-            _, layout, _ = self._held[request.artifact]
+            layout = self._held[request.artifact][0].layout
             encoding, body = self._codec.encode(data, request.encoding, _shape(request, layout))
             self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
             return

@@ -32,6 +32,7 @@ from kvsync_protocol import bulk, routes
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
+from kvsync_protocol.have import Have
 from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, KiB
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.messages import Accepted, Attestations, Commit, Hello, Missing, RefList, Related
@@ -152,6 +153,19 @@ class PeerClient:
     async def tokens(self, manifest: Manifest) -> bytes:
         """The bytes of the token ids, at most as many as signed; unchecked otherwise."""
         return await self._get(routes.path(routes.TOKENS, manifest.artifact), 4 * manifest.tokens.count)
+
+    async def have(self, manifest: Manifest) -> Have:
+        """Which of its chunks the peer can serve now, still arriving ones included; all where it cannot say.
+
+        Raises NotFoundError `store.unknown_artifact` when it has none of it.
+        """
+        try:
+            data = await self._get(routes.path(routes.HAVE, manifest.artifact), MAX_JSON_BYTES)
+        except NotFoundError as error:
+            if error.code != "peer.route":
+                raise
+            return Have(manifest.tree.size)
+        return Have.parse(data, leaves=manifest.tree.size)
 
     async def attestations(self, artifact: ArtifactId) -> tuple[Envelope, ...]:
         """What auditors have signed about it there, nothing verified; none where the peer knows no such thing."""

@@ -24,6 +24,7 @@ from kvsync.store import Store
 from kvsync_protocol import routes
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.have import Have
 from kvsync_protocol.limits import MAX_ATTESTATIONS, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, MAX_LIST_ENTRIES
 from kvsync_protocol.messages import Attestations, Commit, Hello, Missing, RefList, Related
 from kvsync_protocol.prefix import encode_tokens
@@ -73,6 +74,7 @@ class ControlLane(Lane):
         get(routes.ENVELOPE, self._envelope, allow_head=False)
         get(routes.LEAVES, self._leaves, allow_head=False)
         get(routes.TOKENS, self._tokens, allow_head=False)
+        get(routes.HAVE, self._have, allow_head=False)
         get(routes.ATTESTATIONS, self._attestations, allow_head=False)
         post(routes.ATTESTATIONS, self._attest)
         get(routes.RELATED, self._related, allow_head=False)
@@ -126,6 +128,10 @@ class ControlLane(Lane):
         data = await self.in_thread(self.tokens, await self._visible(request))
         return await self._send(request, data, "application/octet-stream")
 
+    async def _have(self, request: web.Request) -> web.StreamResponse:
+        data = await self.in_thread(self.have, await self._visible(request))
+        return await self._send(request, data, "application/json")
+
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
         """The ref of this name, or else a page of refs by name that fits into one message, if `key` may see it."""
         peer = self.roster.find(key)
@@ -149,6 +155,11 @@ class ControlLane(Lane):
 
     def tokens(self, artifact: ArtifactId) -> bytes:
         return encode_tokens(self.store.artifact(artifact).tokens())
+
+    def have(self, artifact: ArtifactId) -> bytes:
+        """Also of one that is still arriving."""
+        with self.store.serve(artifact) as served:
+            return Have.of(served.here(), len(served.table.leaves)).encode()
 
     # what auditors say
 

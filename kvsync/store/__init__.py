@@ -10,6 +10,7 @@ from kvsync.store.garbage import GcReport
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.refs import StoredRef
 from kvsync.store.resign import resign
+from kvsync.store.serving import Served
 from kvsync.store.store import Store
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "GcReport",
     "PullDraft",
     "RepairSource",
+    "Served",
     "Store",
     "StoreLimits",
     "StoredArtifact",

@@ -1,8 +1,9 @@
-"""`StoredArtifact` and the artifacts/ folder: three small files per artifact, published by rename.
+"""`StoredArtifact` and the artifacts/ folder: a few small files per artifact, published by rename.
 
     artifacts/<64 hex>/envelope.json   the signed manifest, signatures merged from all signers
                        leaves          the leaf table; its mtime is when the artifact was published
                        tokens          token ids; its mtime is when the artifact was last used
+                       extent          which part of it is kept here (extent.py); absent when all of it is
                        attestations/   what auditors have signed about it (attestations.py); may be absent
 
 Whether anybody here trusts a signature is not asked: that is the reader's policy. Knows no chunks.
@@ -17,11 +18,13 @@ from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import locks
+from kvsync.store.extent import MAX_EXTENT_BYTES, Extent
 from kvsync.store.folder import Folder
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import IntegrityError, ProtocolError
+from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_LEAF_TABLE_BYTES, MAX_TOKEN_BYTES
 from kvsync_protocol.manifest import Manifest
@@ -30,14 +33,16 @@ from kvsync_protocol.signing import PublicKey
 ENVELOPE: Final = "envelope.json"
 LEAVES: Final = "leaves"
 TOKENS: Final = "tokens"
+EXTENT: Final = "extent"
 ATTESTATIONS: Final = "attestations"
 
 
 @dataclass(frozen=True)
 class StoredArtifact:
-    """A complete artifact. `manifest` is parsed from `envelope`, whose signatures nobody has judged.
+    """A published artifact. `manifest` is parsed from `envelope`, whose signatures nobody has judged.
 
-    `bytes` are those of its chunks, some of which other artifacts may share; times are seconds of the epoch.
+    `extent` says which part of its chunks is kept here, None for all of them; `bytes` are those of that part, some
+    of which other artifacts may share. Times are seconds of the epoch.
     """
 
     artifact: ArtifactId
@@ -47,7 +52,16 @@ class StoredArtifact:
     created: float
     last_used: float
     pinned: bool
+    extent: Extent | None
     files: ArtifactFiles = field(repr=False, compare=False)
+
+    def covers(self, position: int) -> bool:
+        """Whether what a graft at `position` needs is kept here; at the artifact's end that includes the logits."""
+        return position > 0 and self.restorable(position) == position
+
+    def restorable(self, position: int) -> int:
+        """The last place at or before `position` at which a graft can begin with what is kept here, or 0."""
+        return (self.extent or self.manifest.layout).restorable(position)
 
     def leaves(self) -> LeafTable:
         """Read the leaf table and check it against the manifest.
@@ -105,7 +119,7 @@ class ArtifactFiles:
         return folder
 
     def read(self, artifact: ArtifactId, name: str, limit: int) -> bytes:
-        """One of the three files.
+        """One of its files.
 
         Raises:
             NotFoundError: `store.unknown_artifact`.
@@ -134,16 +148,39 @@ class ArtifactFiles:
         manifest = unjudged(envelope)
         with self.open(artifact) as folder:
             leaves, tokens = folder.status(LEAVES), folder.status(TOKENS)
+        extent = self.extent(artifact, manifest.layout)
         return StoredArtifact(
             artifact,
             manifest,
             envelope,
-            manifest.tree.total_bytes,
+            manifest.tree.total_bytes if extent is None else extent.bytes,
             leaves.st_mtime if leaves else 0.0,
             tokens.st_mtime if tokens else 0.0,
             pinned,
+            extent,
             self,
         )
+
+    def extent(self, artifact: ArtifactId, layout: Layout) -> Extent | None:
+        """Which part is kept here; None for all of it. Raises MalformedError `json.*`, `extent.*`."""
+        data = self.extent_bytes(artifact)
+        return None if data is None else Extent.parse(data, layout)
+
+    def extent_bytes(self, artifact: ArtifactId) -> bytes | None:
+        """The file that says so, unread by parsers; None without one, also when the artifact is gone."""
+        if self._folder.status(f"{artifact.hex}/{EXTENT}") is None:
+            return None
+        try:
+            with self.open(artifact) as folder:
+                return folder.read(EXTENT, MAX_EXTENT_BYTES)
+        except NotFoundError:
+            return None  # completed or removed meanwhile
+
+    def set_extent(self, artifact: ArtifactId, extent: Extent | None) -> None:
+        """Say which part is kept, in one step; its chunks are durable already."""
+        with self.open(artifact) as folder:
+            write_extent(self._temp, folder, extent)
+            folder.sync()
 
     def verify(self, artifact: ArtifactId) -> tuple[StoredArtifact, LeafTable, tuple[int, ...]]:
         """Everything about an artifact except its chunks, checked. Raises as `load`, `leaves`, `tokens`."""
@@ -151,7 +188,7 @@ class ArtifactFiles:
         return stored, stored.leaves(), stored.tokens()
 
     def is_sound(self, artifact: ArtifactId) -> bool:
-        """True when it is here and its three files are what they must be."""
+        """True when it is here and its files are what they must be."""
         try:
             self.verify(artifact)
         except NotFoundError:
@@ -163,10 +200,10 @@ class ArtifactFiles:
         return True
 
     def meta_bytes(self, artifact: ArtifactId) -> int:
-        """Bytes of the three files and of the attestations; 0 when they are gone."""
+        """Bytes of its own files and of the attestations; 0 when they are gone."""
         try:
             with self.open(artifact) as folder:
-                found = sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS) if (s := folder.status(name)))
+                found = sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS, EXTENT) if (s := folder.status(name)))
                 if folder.status(ATTESTATIONS) is None:
                     return found
                 with folder.child(ATTESTATIONS) as inner:
@@ -228,6 +265,14 @@ class ArtifactFiles:
     def move_to(self, quarantine: Folder, artifact: ArtifactId, name: str) -> None:
         """Take a damaged artifact out of service."""
         self._folder.move(artifact.hex, quarantine, name)
+
+
+def write_extent(temp: TempFiles, folder: Folder, extent: Extent | None) -> None:
+    """Say in an artifact's folder which part of it is kept there."""
+    if extent is None:
+        folder.unlink(EXTENT)
+    else:
+        temp.publish(extent.encode(), folder, EXTENT)
 
 
 def check_id(envelope: Envelope, artifact: ArtifactId) -> None:

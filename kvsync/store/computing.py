@@ -126,7 +126,7 @@ class ComputeDraft:
         journal = self._open()
         if tuple(journal.leaves) != manifest.check_leaves(leaves).leaves:
             raise StoreError("store.incomplete", "what was computed is not what the leaf table lists")
-        with PullDraft(self._parts, envelope, manifest, leaves, tokens, None) as draft:
+        with PullDraft(self._parts, envelope, manifest, leaves, tokens, None, None) as draft:
             stored = draft.publish()
         with leases.left_to_reconcile(self.plan), self._parts.index.writing() as db:
             self._parts.temp.discard_tree(self.plan.hex, self._parts.folder(leases.COMPUTE))

@@ -4,7 +4,9 @@
                                                                               │
                     left, killed: the chunks stay; the next draft misses only the rest
 
-A chunk that is in chunks/ is the record that it was verified. Knows no peer.
+A draft may be for grafts at certain positions only: then it misses what those need, and what is published is an
+artifact kept in part (extent.py), or more of one. A chunk that is in chunks/ is the record that it was verified.
+Knows no peer.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import leases, records
-from kvsync.store.artifacts import ENVELOPE, LEAVES, TOKENS, StoredArtifact
+from kvsync.store.artifacts import ENVELOPE, LEAVES, TOKENS, StoredArtifact, write_extent
+from kvsync.store.extent import Extent
 from kvsync.store.index import add_chunks
 from kvsync.store.locks import LOCK_NAME, DraftLock
 from kvsync.store.parts import Parts
@@ -27,7 +30,7 @@ from kvsync.store.room import open_account
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import IntegrityError
-from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -39,9 +42,10 @@ RECORD_EVERY = 32
 
 
 class PullDraft:
-    """An unfinished artifact under this caller's lock. Context manager; `put` may be called by many threads.
+    """An unfinished artifact, or part of one, under this caller's lock. Context manager.
 
-    Leaving it without `publish` keeps its verified chunks for a resume until gc finds them expired.
+    `put` may be called by many threads. Leaving it without `publish` keeps its verified chunks for a resume until
+    gc finds them expired.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class PullDraft:
         manifest: Manifest,
         leaves: bytes,
         tokens: bytes,
+        positions: Collection[int] | None,
         deadline: float | None,
     ) -> None:
-        """Check the four against each other, wait for the lock, lease every chunk.
+        """Check the four against each other, wait for the lock, lease every chunk that is wanted or here.
 
         Raises:
-            UsageError: `store.envelope` when envelope and manifest are not of one payload.
+            UsageError: `store.envelope` when envelope and manifest are not of one payload; `store.extent` when no
+                graft can begin at one of the positions.
             IntegrityError: `integrity.leaf_table`, `integrity.root`, `leaves.layout`, `integrity.tokens`.
             UnavailableError: `store.busy` at the deadline.
             StoreError: `store.quota`, `store.full`, `store.unwritable`.
@@ -66,6 +72,8 @@ class PullDraft:
         self.artifact: ArtifactId = manifest.artifact
         self.leaves: LeafTable = manifest.check_leaves(leaves)
         self._token_ids = manifest.check_tokens(tokens)
+        self.extent = None if positions is None else Extent.of(manifest.layout, positions)
+        self._wanted = self._select()
         self._parts, self._envelope, self._manifest = parts, envelope, manifest
         self._landed: dict[Digest, int] = {}
         self._landed_lock = threading.Lock()
@@ -76,7 +84,7 @@ class PullDraft:
             try:
                 for name, data in ((ENVELOPE, envelope.encode()), (TOKENS, tokens), (LEAVES, leaves)):
                     self._keep(name, data)
-                open_account(parts, leases.PARTIAL, self.artifact, self.leaves.leaves)
+                open_account(parts, leases.PARTIAL, self.artifact, self._needed())
             except BaseException:
                 if fresh:
                     parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
@@ -94,10 +102,23 @@ class PullDraft:
             pass  # absent, or what another version left: written anew
         self._parts.temp.publish(data, folder, name)
 
+    def _select(self) -> dict[int, Leaf]:
+        """The leaves this draft is for, by index, in order."""
+        if self.extent is None:
+            return dict(enumerate(self.leaves.leaves))
+        return {span.index: self.leaves.leaves[span.index] for span in self.extent.spans()}
+
+    def _needed(self) -> Iterable[Leaf]:
+        """What to lease: what is wanted, and what an earlier draft for more has left here."""
+        if self.extent is None:
+            return self.leaves.leaves
+        here = self._parts.chunks.sizes(leaf.digest for leaf in self.leaves.leaves)
+        return [leaf for i, leaf in enumerate(self.leaves.leaves) if i in self._wanted or leaf.digest in here]
+
     def missing(self) -> list[int]:
-        """Indexes of leaves whose chunk is not here yet, in order; looked up at each call."""
-        sizes = self._parts.chunks.sizes(leaf.digest for leaf in self.leaves.leaves)
-        return [i for i, leaf in enumerate(self.leaves.leaves) if sizes.get(leaf.digest) != leaf.size]
+        """Indexes of wanted leaves whose chunk is not here yet, in order; looked up at each call."""
+        sizes = self._parts.chunks.sizes(leaf.digest for leaf in self._wanted.values())
+        return [i for i, leaf in self._wanted.items() if sizes.get(leaf.digest) != leaf.size]
 
     def put(self, index: int, data: Buffer) -> None:
         """Verify the bytes of leaf `index` and store them; a leaf already here is verified and left.
@@ -174,18 +195,22 @@ class PullDraft:
         if missing:
             raise StoreError(
                 "store.incomplete",
-                f"{len(missing)} of {len(self.leaves.leaves)} chunks are missing",
+                f"{len(missing)} of {len(self._wanted)} chunks are missing",
                 missing=len(missing),
             )
-        digests = [leaf.digest for leaf in self.leaves.leaves]
+        digests = [leaf.digest for leaf in self._wanted.values()]
         parts.chunks.sync(digests)
         with parts.index.writing() as db:
             add_chunks(db, parts.chunks.sizes(digests))
             if parts.files.is_sound(self.artifact):
                 parts.files.merge(self._envelope)
+                held = parts.files.extent(self.artifact, self._manifest.layout)
+                if held is not None:
+                    parts.files.set_extent(self.artifact, held.merged(self.extent))
                 parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
             else:
                 parts.files.discard(self.artifact)
+                write_extent(parts.temp, lock.folder, self.extent)
                 os.utime(LEAVES, dir_fd=lock.folder.fd, follow_symlinks=False)
                 os.utime(TOKENS, dir_fd=lock.folder.fd, follow_symlinks=False)
                 lock.folder.sync()
@@ -193,8 +218,7 @@ class PullDraft:
                 lock.folder.unlink(LOCK_NAME)
             stored = parts.files.load(self.artifact, pinned=parts.is_pinned(self.artifact))
             meta_bytes = parts.files.meta_bytes(self.artifact)
-            records.add_artifact(db, stored, self.leaves, self._token_ids, meta_bytes)
-            records.set_meta_bytes(db, self.artifact, meta_bytes)
+            records.put_artifact(db, stored, self.leaves, self._token_ids, meta_bytes)
             leases.release(db, leases.PARTIAL, self.artifact)
         lock.release()
         self._lock = None

@@ -108,7 +108,7 @@ def _check_artifacts(parts: Parts) -> tuple[dict[Digest, list[_Need]], list[Find
     findings, ids = [], parts.files.ids()
     for artifact in ids:
         try:
-            _stored, table, _tokens = parts.files.verify(artifact)
+            stored, table, _tokens = parts.files.verify(artifact)
         except NotFoundError:
             continue  # removed meanwhile
         except (KvsyncError, ProtocolError) as error:
@@ -116,10 +116,9 @@ def _check_artifacts(parts: Parts) -> tuple[dict[Digest, list[_Need]], list[Find
                 raise
             findings.append(_set_aside_artifact(parts, artifact, error))
             continue
-        sizes = parts.chunks.sizes(leaf.digest for leaf in table.leaves)
-        for index, leaf in enumerate(table.leaves):
-            if sizes.get(leaf.digest) != leaf.size:
-                lacking.setdefault(leaf.digest, []).append(_Need(artifact, index, leaf))
+        for index in parts.lacking(stored, table):
+            leaf = table.leaves[index]
+            lacking.setdefault(leaf.digest, []).append(_Need(artifact, index, leaf))
     return lacking, findings, len(ids)
 
 

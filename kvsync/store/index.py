@@ -21,11 +21,11 @@ from kvsync.errors import KvsyncError, StoreError, UnavailableError
 from kvsync.store.folder import open_error
 from kvsync_protocol.digest import Digest
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BUSY_TIMEOUT_S: Final = 60.0
 """Longest wait for another process's transaction; a large gc holds one for seconds."""
 
-TABLES: Final = ("leases", "drafts", "block_keys", "artifact_chunks", "artifacts", "chunks", "totals")
+TABLES: Final = ("leases", "drafts", "partial_keys", "block_keys", "artifact_chunks", "artifacts", "chunks", "totals")
 SCHEMA: Final = """
 CREATE TABLE totals (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL, chunks INTEGER NOT NULL);
 INSERT INTO totals VALUES (1, 0, 0);
@@ -36,7 +36,8 @@ CREATE TRIGGER chunk_removed AFTER DELETE ON chunks
   BEGIN UPDATE totals SET bytes = bytes - OLD.size, chunks = chunks - 1; END;
 CREATE TABLE artifacts (
   key INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, token_digest BLOB NOT NULL, token_count INTEGER NOT NULL,
-  compatibility BLOB NOT NULL, numerics BLOB NOT NULL, bytes INTEGER NOT NULL, meta_bytes INTEGER NOT NULL);
+  compatibility BLOB NOT NULL, numerics BLOB NOT NULL, bytes INTEGER NOT NULL, meta_bytes INTEGER NOT NULL,
+  extent BLOB, to_end INTEGER NOT NULL);
 CREATE INDEX artifacts_by_tokens ON artifacts (compatibility, numerics, token_count, token_digest);
 CREATE TABLE artifact_chunks (
   artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE, digest BLOB NOT NULL,
@@ -45,6 +46,10 @@ CREATE TABLE block_keys (
   key BLOB NOT NULL, artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE,
   PRIMARY KEY (key, artifact)) WITHOUT ROWID;
 CREATE INDEX block_keys_by_artifact ON block_keys (artifact);
+CREATE TABLE partial_keys (
+  key BLOB NOT NULL, artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE,
+  covered INTEGER NOT NULL, PRIMARY KEY (key, artifact)) WITHOUT ROWID;
+CREATE INDEX partial_keys_by_artifact ON partial_keys (artifact);
 CREATE TABLE drafts (
   key INTEGER PRIMARY KEY, kind TEXT NOT NULL, name BLOB NOT NULL, expected INTEGER NOT NULL,
   settled INTEGER NOT NULL, UNIQUE (kind, name));
@@ -220,9 +225,11 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
 _SNAPSHOT: Final = {
     "totals": "SELECT bytes, chunks FROM totals",
     "chunks": "SELECT digest, size FROM chunks",
-    "artifacts": "SELECT id, token_digest, token_count, compatibility, numerics, bytes, meta_bytes FROM artifacts",
+    "artifacts": "SELECT id, token_digest, token_count, compatibility, numerics, bytes, meta_bytes, extent, to_end"
+    " FROM artifacts",
     "artifact_chunks": "SELECT id, digest FROM artifact_chunks JOIN artifacts a ON a.key = artifact",
     "block_keys": "SELECT b.key, id FROM block_keys b JOIN artifacts a ON a.key = artifact",
+    "partial_keys": "SELECT p.key, id, covered FROM partial_keys p JOIN artifacts a ON a.key = artifact",
     "drafts": "SELECT kind, name, expected, settled FROM drafts",
     "leases": "SELECT kind, name, digest, size FROM leases JOIN drafts d ON d.key = draft",
 }

@@ -30,13 +30,16 @@ KINDS: Final = (PARTIAL, COMPUTE)
 
 
 def register(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf], expected: int = 0) -> None:
-    """Record an opened draft. `expected` is a lower bound of all its bytes when `leaves` are not all."""
+    """Record an opened draft, which leases exactly `leaves`; one left before may have wanted more.
+
+    `expected` is a lower bound of all its bytes when `leaves` are not all.
+    """
     db.execute(
         "INSERT INTO drafts (kind, name, expected, settled) VALUES (?, ?, ?, 0)"
         " ON CONFLICT DO UPDATE SET expected = excluded.expected, settled = 0",
         (kind, name.raw, expected),
     )
-    lease(db, kind, name, leaves)
+    narrow(db, kind, name, leaves)
 
 
 def is_registered(db: sqlite3.Connection, kind: str, name: Digest) -> bool:

@@ -27,6 +27,7 @@ from kvsync.store.refs import RefFiles
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.leaves import LeafTable
 
 INDEX: Final = "index.sqlite"
 RESERVE: Final = "reserve"
@@ -72,7 +73,7 @@ class Parts:
                     raise
 
     def whole(self, artifact: ArtifactId) -> StoredArtifact | None:
-        """An artifact with sound files and every chunk in its full size, or None; no chunk is read."""
+        """An artifact with sound files and every chunk of its extent in its full size, or None; no chunk is read."""
         try:
             stored, table, _tokens = self.files.verify(artifact)
         except NotFoundError:
@@ -81,8 +82,13 @@ class Parts:
             if not is_damage(error):
                 raise
             return None
-        sizes = self.chunks.sizes(leaf.digest for leaf in table.leaves)
-        return stored if all(sizes.get(leaf.digest) == leaf.size for leaf in table.leaves) else None
+        return None if self.lacking(stored, table) else stored
+
+    def lacking(self, stored: StoredArtifact, table: LeafTable) -> list[int]:
+        """Leaves that are kept here and whose chunk is not, or not in its full size."""
+        kept = range(len(table.leaves)) if stored.extent is None else [span.index for span in stored.extent.spans()]
+        sizes = self.chunks.sizes(table.leaves[index].digest for index in kept)
+        return [i for i in kept if sizes.get(table.leaves[i].digest) != table.leaves[i].size]
 
     @contextmanager
     def spending_reserve(self) -> Iterator[None]:

@@ -55,6 +55,8 @@ class Usage:
     bytes: int
     files: int
     artifacts: int
+    partial: int
+    """Of those artifacts, kept in part."""
     chunks: int
     drafts: int
     """Transfers and computations that are under way or can be resumed."""
@@ -72,14 +74,17 @@ class Usage:
 def usage(db: sqlite3.Connection, folder: Folder, limits: StoreLimits) -> Usage:
     """Read the counts; the caller has settled dead drafts."""
     chunk_bytes, chunks = db.execute("SELECT bytes, chunks FROM totals").fetchone()
-    artifacts, meta = db.execute("SELECT count(*), coalesce(sum(meta_bytes), 0) FROM artifacts").fetchone()
+    artifacts, partial, meta = db.execute(
+        "SELECT count(*), count(extent), coalesce(sum(meta_bytes), 0) FROM artifacts"
+    ).fetchone()
     (drafts,) = db.execute("SELECT count(*) FROM drafts").fetchone()
     (leased,) = db.execute("SELECT count(DISTINCT digest) FROM leases").fetchone()
     reserved_bytes, reserved_files = leases.reserved(db)
     return Usage(
         bytes=chunk_bytes + meta,
-        files=chunks + FILES_PER_ARTIFACT * artifacts + FILES_PER_DRAFT * drafts,
+        files=chunks + FILES_PER_ARTIFACT * artifacts + partial + FILES_PER_DRAFT * drafts,
         artifacts=artifacts,
+        partial=partial,
         chunks=chunks,
         drafts=drafts,
         leases=leased,

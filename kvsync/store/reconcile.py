@@ -26,11 +26,13 @@ _log = logging.getLogger(__name__)
 
 def reconcile(db: sqlite3.Connection, parts: Parts) -> None:
     """Make up for what a killed process or a power cut kept from the index."""
-    recorded, present = set(records.artifact_ids(db)), set(parts.files.ids())
-    for artifact in recorded - present:
+    recorded, present = records.extents(db), set(parts.files.ids())
+    for artifact in recorded.keys() - present:
         records.remove_artifact(db, artifact)
-    for artifact in sorted(present - recorded, key=lambda a: (parts.files.created(a), a)):
-        record(db, parts, artifact)
+    changed = {a for a in present if a not in recorded or parts.files.extent_bytes(a) != recorded[a]}
+    for artifact in sorted(changed, key=lambda a: (parts.files.created(a), a)):
+        if not record(db, parts, artifact):
+            records.remove_artifact(db, artifact)
     for kind in leases.KINDS:
         _reconcile_drafts(db, parts, kind)
 
@@ -45,7 +47,7 @@ def record(db: sqlite3.Connection, parts: Parts, artifact: ArtifactId) -> bool:
         _log.warning("artifact %s is damaged and not offered: %s (%s)", artifact, error, error.code)
         return False
     add_chunks(db, parts.chunks.sizes(leaf.digest for leaf in table.leaves))
-    records.add_artifact(db, stored, table, tokens, parts.files.meta_bytes(artifact))
+    records.put_artifact(db, stored, table, tokens, parts.files.meta_bytes(artifact))
     return True
 
 

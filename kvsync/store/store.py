@@ -6,7 +6,7 @@ Several processes and threads may use one store at once; an open `Store` must no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from kvsync.progress import Progress, silent
@@ -22,6 +22,7 @@ from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.refs import StoredRef
+from kvsync.store.serving import Served, serve
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.fingerprint import Fingerprints
@@ -80,7 +81,10 @@ class Store:
         return self._parts.files.load(artifact, pinned=self._parts.is_pinned(artifact))
 
     def whole(self, artifact: ArtifactId) -> StoredArtifact | None:
-        """An artifact with sound files and every chunk in its full size, or None; no chunk is read."""
+        """An artifact with sound files and every chunk of its extent in full size, or None; no chunk is read.
+
+        Whether the extent is all of the artifact, or enough, is the caller's to ask.
+        """
         return self._parts.whole(artifact)
 
     def open_chunk(self, digest: Digest) -> int:
@@ -116,6 +120,15 @@ class Store:
             if folder is not None:
                 folder.close()
 
+    def serve(self, artifact: ArtifactId) -> AbstractContextManager[Served]:
+        """Give others of an artifact what is here of it, stored or still arriving; meanwhile as under `hold`.
+
+        Raises:
+            NotFoundError: `store.unknown_artifact`.
+            IntegrityError: as `artifact`.
+        """
+        return serve(self._parts, artifact)
+
     def touch(self, artifact: ArtifactId) -> None:
         """Record a use, for eviction. Raises NotFoundError `store.unknown_artifact`."""
         self._parts.files.touch(artifact)
@@ -129,14 +142,18 @@ class Store:
         leaves: bytes,
         tokens: bytes,
         *,
+        positions: Collection[int] | None = None,
         deadline: float | None = None,
     ) -> PullDraft:
         """Begin or resume an artifact whose signatures the caller has judged.
 
+        With `positions`, only what grafts there need is missing, reserved and published: each one that
+        `Layout.restorable` gives. What is here already stays, so that parts of an artifact add up.
+
         Waits while another draft of the same artifact is open, in any process, until `deadline` (a
         `time.monotonic()` value). Raises as `PullDraft`.
         """
-        return PullDraft(self._parts, envelope, manifest, leaves, tokens, deadline)
+        return PullDraft(self._parts, envelope, manifest, leaves, tokens, positions, deadline)
 
     def compute_draft(self, plan: Digest, *, expected_bytes: int = 0, deadline: float | None = None) -> ComputeDraft:
         """Begin or resume a computation; `plan` names what is computed under which fingerprints.
@@ -235,14 +252,26 @@ class Store:
     # matching
 
     def find_prefix(self, keys: Sequence[PrefixKey]) -> tuple[ArtifactId, int] | None:
-        """The artifact that shares most full blocks with a context of these block keys, and how many.
+        """The artifact here with which a graft covers most blocks of a context of these block keys, and how many.
+
+        Of artifacts here completely those are the shared blocks, snapshots of states aside; of those kept in part
+        the last one behind which a graft can begin.
 
         `keys` are `block_keys(start_key(fingerprints), tokens, schedule)`, without a salt. Keys bind both
         fingerprints; under the policy "canary" ask again with the keys of each acceptable pair of
         `fingerprints()`.
         """
+        found = self.find_prefixes(keys)
+        return max(found, key=lambda match: match[1]) if found else None
+
+    def find_prefixes(self, keys: Sequence[PrefixKey], *, partial: bool = True) -> list[tuple[ArtifactId, int]]:
+        """As `find_prefix`: the best artifact that is here completely, then the best one kept in part."""
+        without = self._parts.refuted.ids()
         with self._parts.index.reading() as db:
-            return records.find_prefix(db, keys, self._parts.refuted.ids())
+            found = [records.find_prefix(db, keys, without)]
+            if partial:
+                found.append(records.find_covered(db, keys, without))
+        return [match for match in found if match is not None]
 
     def find_whole(self, tokens: Sequence[int], fingerprints: Fingerprints) -> ArtifactId | None:
         """The longest artifact with whose tokens `tokens` begin, both fingerprints being equal.

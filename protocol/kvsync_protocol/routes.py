@@ -6,6 +6,7 @@
                           ?after=NAME   RefList, a page of the names after NAME
     GET   ENVELOPE                      the envelope's JSON
     GET   LEAVES, TOKENS                the leaf table, the token ids, as bytes
+    GET   HAVE                          Have
     GET   ATTESTATIONS                  Attestations
     POST  ATTESTATIONS    Attestations  nothing
     GET   RELATED                       Related
@@ -31,6 +32,7 @@ REFS: Final = "/v1/refs"
 ENVELOPE: Final = "/v1/artifacts/{artifact}/envelope"
 LEAVES: Final = "/v1/artifacts/{artifact}/leaves"
 TOKENS: Final = "/v1/artifacts/{artifact}/tokens"
+HAVE: Final = "/v1/artifacts/{artifact}/have"
 ATTESTATIONS: Final = "/v1/artifacts/{artifact}/attestations"
 RELATED: Final = "/v1/artifacts/{artifact}/related"
 OFFERS: Final = "/v1/offers"

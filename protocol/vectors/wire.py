@@ -15,6 +15,7 @@ def messages() -> Cases:
     _hello(c)
     _refs(c)
     _missing(c)
+    _have(c)
     _rest(c)
     return c
 
@@ -95,6 +96,25 @@ def _missing(c: Cases) -> None:
         ("no pair", "message.type", [0, 1]),
     ]:
         c.bad(f"missing: {name}", "missing", code, text=json.dumps({"ranges": ranges}), leaves=3)
+
+
+def _have(c: Cases) -> None:
+    c.ok("all to be had", "have", [0, 1, 2], text='{"leaves":null}', leaves=3)
+    c.ok("none to be had", "have", [], text='{"leaves":"AA=="}', leaves=3)
+    c.ok("the first and the last of three", "have", [0, 2], text='{"leaves":"oA=="}', leaves=3)
+    c.ok("the last of nine", "have", [8], text='{"leaves":"AIA="}', leaves=9)
+    for name, code, leaves in [
+        ("a bit beyond the last leaf", "message.range", "EA=="),
+        ("a bitmap of all leaves", "message.range", "4A=="),
+        ("a byte too many", "message.range", "oAA="),
+        ("no byte", "message.range", ""),
+        ("no base64", "message.range", "*A=="),
+        ("base64 in another spelling", "message.range", "oB=="),
+        ("base64 without padding", "message.range", "oA"),
+        ("a list of indices", "message.type", [0, 2]),
+    ]:
+        c.bad(f"have: {name}", "have", code, text=json.dumps({"leaves": leaves}), leaves=3)
+    c.bad("have: a member too many", "have", "message.unknown", text='{"leaves":null,"all":true}', leaves=3)
 
 
 def _rest(c: Cases) -> None:

@@ -14,6 +14,7 @@ from kvsync_protocol.envelope import Envelope, Signature, VerifiedPayload
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
 from kvsync_protocol.groups import AnyGroup, parse_group
+from kvsync_protocol.have import Have
 from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
@@ -139,6 +140,16 @@ def test_missing_leaves_survive(indices: set[int]) -> None:
     missing = Missing.of(sorted(indices))
     assert list(missing.indices()) == sorted(indices)
     assert Missing.parse(missing.encode(), leaves=201) == missing
+
+
+@given(st.integers(1, 70).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
+def test_what_a_provider_has_survives(case: tuple[int, set[int]]) -> None:
+    leaves, indices = case
+    have = Have.of(indices, leaves)
+    assert list(have.indices()) == sorted(indices)
+    assert [index for index in range(-1, leaves + 9) if index in have] == sorted(indices)
+    assert (have.bitmap is None) == (len(indices) == leaves)
+    assert Have.parse(have.encode(), leaves=leaves) == have
 
 
 @given(st.none() | ENVELOPES)

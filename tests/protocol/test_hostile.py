@@ -21,6 +21,7 @@ from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, ProtocolError, TrustError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
 from kvsync_protocol.groups import parse_group
+from kvsync_protocol.have import Have
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_JSON_BYTES, MAX_MANIFEST_BYTES, MiB
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
@@ -42,6 +43,7 @@ BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
     "hello": Hello.parse,
     "refs": RefList.parse,
     "missing": lambda data: Missing.parse(data, leaves=100),
+    "have": lambda data: Have.parse(data, leaves=100),
     "commit": Commit.parse,
     "accepted": Accepted.parse,
     "error": ErrorReply.parse,

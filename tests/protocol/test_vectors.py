@@ -23,6 +23,7 @@ from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
 from kvsync_protocol.group import DType, Group
 from kvsync_protocol.groups import parse_group
+from kvsync_protocol.have import Have
 from kvsync_protocol.join import JoinAnswer, JoinRequest
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
@@ -332,6 +333,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "hello": run_hello,
     "refs": run_refs,
     "missing": lambda text, leaves: list(messages.Missing.parse(text.encode(), leaves=leaves).indices()),
+    "have": lambda text, leaves: list(Have.parse(text.encode(), leaves=leaves).indices()),
     "accepted": run_accepted,
     "commit": lambda text: messages.Commit.parse(text.encode()).ref is not None,
     "error": run_error,

@@ -32,6 +32,11 @@ def busy_store(store, make_artifact, fill):
     store.add_signatures(base.manifest.seal(KEY), {KEY.public})
     with store.pull_draft(*make_artifact(5, 40).parts) as draft:
         draft.put(1, make_artifact(5, 40).chunks[1])
+    part = make_artifact(7, 100)
+    with store.pull_draft(*part.parts, positions={32, 80}) as draft:
+        for index in draft.missing():
+            draft.put(index, part.chunks[index])
+        draft.publish()
     with store.compute_draft(sha256(b"plan")) as computed:
         for chunk in make_artifact(6, 40).chunks[:4]:
             computed.append(chunk)
