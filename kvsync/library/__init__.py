@@ -1,0 +1,1 @@
+"""What a verifier has passed is stored as an artifact and answers again."""

@@ -1,0 +1,1 @@
+"""Task files, and families of tasks that are generated from seeds."""

@@ -1,0 +1,6 @@
+"""Verifiers: what decides whether a candidate is a solution."""
+
+from kvsync.library.verifiers.spec_text import JsonValue
+from kvsync.library.verifiers.verifier import Verdict, Verifier, VerifierSpec
+
+__all__ = ["JsonValue", "Verdict", "Verifier", "VerifierSpec"]
