@@ -119,7 +119,7 @@ class Holdings:
         self._looked = time.time()
         refuted = self._store.evidence.refuted()
         stored = [one for one in self._store.artifacts() if one.artifact not in refuted]
-        known = {one.artifact: self._known.get(one.artifact) or self._describe(one) for one in stored}
+        known = {one.artifact: self._known_of(one) or self._describe(one) for one in stored}
         self._known = {artifact: held for artifact, held in known.items() if held is not None}
         now, names = time.time(), dict[ArtifactId, tuple[str, ...]]()
         refs = []
@@ -130,9 +130,13 @@ class Holdings:
         attested = [word for artifact in self._known for word in self._attestations(artifact)]
         return Picture(tuple(self._known.values()), names, tuple(refs), tuple(attested), tuple(self._book.peers()))
 
+    def _known_of(self, stored: StoredArtifact) -> _Held | None:
+        """What was described before, unless it is kept in part now."""
+        return self._known.get(stored.artifact) if stored.extent is None else None
+
     def _describe(self, stored: StoredArtifact) -> _Held | None:
-        """None for one of which something is missing: it is served to nobody."""
-        if self._store.whole(stored.artifact) is None:
+        """None for one of which something is missing: a registry takes it that whoever has a block has all before."""
+        if stored.extent is not None or self._store.whole(stored.artifact) is None:
             return None
         manifest = stored.manifest
         count = min(manifest.layout.full_blocks, MAX_ANNOUNCED_KEYS)

@@ -134,7 +134,8 @@ def _subject(store: Store, artifact: ArtifactId) -> tuple[ArtifactId, list[Store
     except NotFoundError:
         for record in disputes:
             for side in record.artifacts:
-                if side != artifact and store.whole(side) is not None:
+                whole = store.whole(side) if side != artifact else None
+                if whole is not None and whole.extent is None:
                     return side, [d for d in disputes if side in d.artifacts]
         raise
 

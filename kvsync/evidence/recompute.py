@@ -89,11 +89,11 @@ class _Recomputation:
     """One run over some blocks."""
 
     def __init__(self, engine: Engine, store: Store, stored: StoredArtifact) -> None:
-        if store.whole(stored.artifact) is None:
+        if stored.extent is not None or store.whole(stored.artifact) is None:
             raise StoreError(
                 "store.incomplete",
                 f"artifact {stored.artifact.short} is not complete here",
-                hint="kvsync fsck --repair --from PEER",
+                hint="kvsync fsck --repair --from PEER" if stored.extent is None else "kvsync pull fetches the rest",
             )
         self._engine = engine
         self._layout = stored.manifest.layout

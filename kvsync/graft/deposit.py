@@ -95,12 +95,12 @@ def _plan(engine: Engine, record: TokenRecord, schedule: Schedule) -> Digest:
 def _already(
     store: Store, engine: Engine, signer: SigningKey, tokens: Sequence[int], record: TokenRecord, schedule: Schedule
 ) -> StoredArtifact | None:
-    """The same computation, stored and signed by this node."""
+    """The same computation, stored completely and signed by this node."""
     found = store.find_whole(tokens, engine.fingerprints)
     stored = None if found is None else store.whole(found)  # a chunk may have been set aside
     if stored is None:
         return None
-    same = (stored.manifest.tokens, stored.manifest.schedule) == (record, schedule)
+    same = (stored.manifest.tokens, stored.manifest.schedule, stored.extent) == (record, schedule, None)
     return stored if same and stored.envelope.signers([signer.public]) else None
 
 
@@ -151,11 +151,11 @@ def _resume(
     """
     blocks = _keep(draft, layout, len(draft.leaves))
     keys = list(block_keys(start_key(engine.fingerprints), tokens, schedule))[: _usable(layout)]
-    found = store.find_prefix(keys)
-    shared = 0 if found is None else layout.resumable(found[1])
-    if found is None or shared <= blocks:
+    found = store.find_prefixes(keys, partial=False)  # a computation goes on behind all leaves of its blocks
+    shared = layout.resumable(found[0][1]) if found else 0
+    if shared <= blocks:
         return blocks
-    with store.hold(found[0]) as source:  # neither gc nor rm takes its chunks before the draft has leased them
+    with store.hold(found[0][0]) as source:  # neither gc nor rm takes its chunks before the draft has leased them
         if not source.envelope.signers([signer.public]):
             return blocks
         for leaf in source.leaves().leaves[layout.leading_leaves(blocks) : layout.leading_leaves(shared)]:

@@ -258,9 +258,15 @@ def _check(
     layout = engine.layout(len(held))
     check_geometry(layout, manifest.layout)
     record.checks.append("template and layout")
-    match = match_artifact(stored.artifact, manifest, held, tokens, engine.schedule)
+    match = match_artifact(stored, manifest, held, tokens, engine.schedule)
     if match is None:
         raise MismatchError("mismatch.tokens", "the tokens do not begin like the artifact's")
+    if match.position == 0 and manifest.layout.restorable(match.shared):
+        raise NotFoundError(
+            "store.partial",
+            f"of the {match.shared} tokens shared with the artifact, none that a graft can begin behind are here",
+            hint=f"kvsync pull --tokens {match.shared} fetches them",
+        )
     if match.position == 0:
         raise MismatchError(
             "mismatch.snapshot",

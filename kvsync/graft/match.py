@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvsync.graft.report import PREFIX, WHOLE
-from kvsync.store import Store
+from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import CodedError, MismatchError
 from kvsync_protocol.fingerprint import Fingerprints
@@ -19,7 +19,8 @@ from kvsync_protocol.schedule import Schedule
 class Match:
     """`artifact` covers the first `position` tokens: all of its own ("whole"), or full blocks ("prefix").
 
-    `shared` tokens are alike in full blocks. It is larger than `position` where recurrent layers have no snapshot.
+    `shared` tokens are alike in full blocks. It is larger than `position` where recurrent layers have no snapshot, or
+    where of an artifact kept in part less is here.
     """
 
     artifact: ArtifactId
@@ -52,42 +53,43 @@ def _tolerable(store: Store, ours: Fingerprints) -> Iterator[Fingerprints]:
 def _matches(store: Store, tokens: Sequence[int], fingerprints: Fingerprints, schedule: Schedule) -> Iterator[Match]:
     whole = store.find_whole(tokens, fingerprints)
     if whole is not None:
-        manifest = _manifest(store, whole)
-        count = len(tokens) if manifest is None else manifest.tokens.count
+        stored = _stored(store, whole)
+        count = len(tokens) if stored is None else stored.manifest.tokens.count
         yield Match(whole, WHOLE, count, count)
     usable = (len(tokens) - 1) // schedule.block_tokens
     keys = list(block_keys(start_key(fingerprints), tokens[: usable * schedule.block_tokens], schedule))
-    prefix = store.find_prefix(keys)
-    if prefix is not None:
-        shared = prefix[1] * schedule.block_tokens
-        manifest = _manifest(store, prefix[0])
-        position = shared if manifest is None else manifest.layout.restorable(shared)
+    for artifact, blocks in store.find_prefixes(keys):
+        shared = blocks * schedule.block_tokens
+        stored = _stored(store, artifact)
+        position = shared if stored is None else stored.restorable(shared)
         if position:
-            yield Match(prefix[0], PREFIX, position, shared)
+            yield Match(artifact, PREFIX, position, shared)
 
 
-def _manifest(store: Store, artifact: ArtifactId) -> Manifest | None:
+def _stored(store: Store, artifact: ArtifactId) -> StoredArtifact | None:
     """None when it has gone since it was found, or its files are damaged: whoever uses it is told so."""
     try:
-        return store.artifact(artifact).manifest
+        return store.artifact(artifact)
     except CodedError:
         return None
 
 
 def match_artifact(
-    artifact: ArtifactId, manifest: Manifest, held: Sequence[int], tokens: Sequence[int], schedule: Schedule
+    stored: StoredArtifact, manifest: Manifest, held: Sequence[int], tokens: Sequence[int], schedule: Schedule
 ) -> Match | None:
-    """How far one given artifact covers `tokens`; None when they share no usable block.
+    """How far one given artifact, `held` being its tokens, covers `tokens`; None when they share no usable block.
 
-    Its position is 0 when they share blocks, but none that recurrent layers have a snapshot behind. A prefix ends
-    before the first cut inside a block: from there on the artifact's computation is not the caller's.
+    Its position is 0 when they share blocks, but none that recurrent layers have a snapshot behind, or that are kept
+    here. A prefix ends before the first cut inside a block: from there on the artifact's computation is not the
+    caller's.
     """
-    if len(held) <= len(tokens) and tuple(tokens[: len(held)]) == tuple(held):
-        return Match(artifact, WHOLE, len(held), len(held))
+    whole = len(held) <= len(tokens) and tuple(tokens[: len(held)]) == tuple(held)
+    if whole and stored.covers(len(held)):
+        return Match(stored.artifact, WHOLE, len(held), len(held))
     size = schedule.block_tokens
     shared = next(
         (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens))
     )
     early = [cut for cut in manifest.schedule.boundaries if cut < len(held)]
     blocks = min(shared, early[0] if early else shared, len(tokens) - 1) // size
-    return Match(artifact, PREFIX, manifest.layout.restorable(blocks * size), blocks * size) if blocks else None
+    return Match(stored.artifact, PREFIX, stored.restorable(blocks * size), blocks * size) if blocks else None

@@ -52,7 +52,8 @@ class Intake:
                 "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
             )
         self._store.evidence.check(manifest.artifact)
-        if self._store.whole(manifest.artifact) is None:
+        stored = self._store.whole(manifest.artifact)
+        if stored is None or stored.extent is not None:
             self._offers.open(peer, envelope.endorsed(trusted), manifest)
             return Accepted(manifest.artifact, complete=False)
         self._store.add_signatures(envelope, trusted)

@@ -181,6 +181,7 @@ class ArtifactFiles:
         with self.open(artifact) as folder:
             write_extent(self._temp, folder, extent)
             folder.sync()
+        os.utime(self._folder.fd)  # a sign for whoever watches the folder of all artifacts
 
     def verify(self, artifact: ArtifactId) -> tuple[StoredArtifact, LeafTable, tuple[int, ...]]:
         """Everything about an artifact except its chunks, checked. Raises as `load`, `leaves`, `tokens`."""
