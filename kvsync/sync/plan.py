@@ -1,32 +1,39 @@
-"""Which chunks a transfer has to move, handed out to streams one by one."""
+"""Which chunks a transfer has to move, and which of its providers moves which: one plan for all their streams.
+
+waiting ─take─► under way ─done─► moved
+   ▲                │
+   └── put_back ────┘   the connection broke, the bytes were wrong, the provider is gone
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from typing import Final
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from kvsync.progress import Progress
-from kvsync_protocol.errors import IntegrityError, MalformedError
+from kvsync.sync.share import Share, mark
 from kvsync_protocol.leaves import Leaf
-
-MAX_RESENDS: Final = 3
-"""Times a chunk with wrong bytes is asked for again before the peer is blamed."""
 
 
 class Plan:
-    """The leaves still to move. Safe for several threads.
+    """The leaves still to move. Safe for several threads; `changed` guards everything and tells of every change.
 
-    `take` hands out an index, which comes back by `done`, `put_back` (the connection broke) or
-    `refused` (the bytes were wrong).
+    `own` is this node's own key: nodes that get the same artifact at once divide by their keys who asks for what.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], missing: Iterable[int], progress: Progress, stage: str) -> None:
+    def __init__(
+        self, leaves: Sequence[Leaf], missing: Iterable[int], progress: Progress, stage: str, own: bytes = b""
+    ) -> None:
+        self.own = own
+        self.changed = threading.Condition()
+        self.shares: list[Share] = []
+        self.waiting: dict[int, None] = {}  # in order
+        self.under_way: defaultdict[int, dict[Share, float]] = defaultdict(dict)  # who is moving it, since when
         self._leaves = leaves
-        self._left: deque[int] = deque()
-        self._lock = threading.Lock()
-        self._faults: Counter[int] = Counter()
+        self._moved: set[int] = set()
+        self._marks: dict[int, bytes] = {}
         self._progress = progress
         self._stage = stage
         self.bytes_total = sum(leaf.size for leaf in leaves)
@@ -43,56 +50,81 @@ class Plan:
         """What the receiving side had before."""
         return self.bytes_total - self.bytes_planned
 
+    @property
+    def complete(self) -> bool:
+        """Nothing is waiting and nothing under way."""
+        return not self.waiting and not self.under_way
+
     def extend(self, missing: Iterable[int]) -> int:
         """Plan further leaves; how many they are."""
         added = list(missing)
-        with self._lock:
-            self._left.extend(added)
+        with self.changed:
+            self._moved.difference_update(added)
+            self.waiting.update(dict.fromkeys(added))
             self.chunks_planned += len(added)
             self.bytes_planned += sum(self._leaves[index].size for index in added)
+            self.changed.notify_all()
         return len(added)
+
+    def join(self, name: str, key: bytes = b"") -> Share:
+        """A provider's share; it has everything until `Share.learn` says otherwise."""
+        share = Share(self, name, key)
+        with self.changed:
+            self.shares.append(share)
+        return share
 
     def leaf(self, index: int) -> Leaf:
         return self._leaves[index]
 
-    def take(self) -> int | None:
-        """The next index, or None when none is waiting."""
-        with self._lock:
-            return self._left.popleft() if self._left else None
+    def is_moved(self, index: int) -> bool:
+        return index in self._moved
 
-    def put_back(self, indices: Iterable[int]) -> None:
-        """Return what was taken and not moved, to be taken next."""
-        with self._lock:
-            self._left.extendleft(reversed(list(indices)))
+    @property
+    def live(self) -> list[Share]:
+        """The shares of providers that have not gone."""
+        return [share for share in self.shares if share.ended is None]
 
-    def done(self, index: int, wire: int) -> None:
-        """Chunk `index` has arrived, verified, by `wire` bytes on the network."""
-        with self._lock:
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        with self.changed:
+            self.changed.notify_all()
+
+    # for shares, which hold the lock
+
+    def mark(self, index: int) -> bytes:
+        """This node's own place in the order of those who might ask for a chunk first."""
+        found = self._marks.get(index)
+        if found is None:
+            found = self._marks[index] = mark(self.own, index)
+        return found
+
+    def begin(self, share: Share, index: int) -> None:
+        self.waiting.pop(index, None)
+        self.under_way[index][share] = time.monotonic()
+
+    def give_up(self, share: Share, index: int) -> None:
+        """`share` does not move it any more; unless somebody else does, it is taken next."""
+        movers: Mapping[Share, float] = self.under_way.get(index, {})
+        self.under_way[index].pop(share, None)
+        if not movers:
+            self.under_way.pop(index, None)
+            if index not in self._moved:
+                self.waiting = {index: None, **self.waiting}
+
+    def finish(self, share: Share, index: int, wire: int) -> float:
+        """Count it, once; how long it took this share."""
+        took = time.monotonic() - self.under_way.get(index, {}).get(share, time.monotonic())
+        self.bytes_wire += wire
+        if index not in self._moved:
+            self._moved.add(index)
+            self.waiting.pop(index, None)
             self.chunks_moved += 1
             self.bytes_moved += self._leaves[index].size
-            self.bytes_wire += wire
-            moved = self.bytes_here + self.bytes_moved
-        self._progress(self._stage, moved, self.bytes_total, "bytes")
+        self.under_way[index].pop(share, None)
+        if not self.under_way[index]:
+            del self.under_way[index]
+        return took
 
-    def refused(self, index: int, error: IntegrityError | MalformedError, peer: str) -> None:
-        """Put a chunk with wrong bytes back, unless that happened too often.
-
-        The digest is never blamed: another peer may have the right bytes.
-
-        Raises:
-            IntegrityError, MalformedError: the code of `error`, naming chunk and peer.
-        """
-        with self._lock:
-            self._faults[index] += 1
-            faults = self._faults[index]
-            if faults <= MAX_RESENDS:
-                self.resent += 1
-                self._left.appendleft(index)
-                return
-        raise type(error)(
-            error.code,
-            f"chunk {index} was wrong {faults} times from {peer}: {error.message}",
-            hint="pull from another peer; what was verified is kept",
-            index=index,
-            peer=peer,
-        ) from error
+    def report(self) -> None:
+        """Tell how far it is."""
+        self._progress(self._stage, self.bytes_here + self.bytes_moved, self.bytes_total, "bytes")

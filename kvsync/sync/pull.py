@@ -1,8 +1,9 @@
-"""Fetch one artifact from one peer: judge first, move then, publish at the end.
+"""Fetch one artifact from one peer or from several: judge first, move then, publish at the end.
 
     hello ─► name ─► envelope ─► policies ─► leaves, tokens ─► draft ─► N streams ─► publish ─► name
-             signed  signature,  size,       hashed            lock,    each chunk
-             ref     then parse  fingerprints                  leases   verified
+             signed  signature,  size,       hashed            lock,    to each,
+             ref     then parse  fingerprints                  leases   every chunk
+                                                                        verified
 
 Whatever ends a pull early, verified chunks stay and the next pull fetches only the rest.
 """
@@ -11,33 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from kvsync.config import Settings
-from kvsync.errors import NotFoundError, UnavailableError
+from kvsync.errors import UnavailableError, UsageError
 from kvsync.keys import NodeKeys, Peer, TrustList
 from kvsync.peer.bulk_client import BulkConnection
-from kvsync.peer.client import PeerClient
 from kvsync.progress import Progress, silent
 from kvsync.store import PullDraft, Store
 from kvsync.sync.choice import StreamEncoder
-from kvsync.sync.evidence import ArtifactEvidence
+from kvsync.sync.description import Describing, Description
 from kvsync.sync.plan import Plan
 from kvsync.sync.report import PullReport
-from kvsync.sync.streams import Stream
-from kvsync.sync.transfer import Transfer
+from kvsync.sync.share import Share
+from kvsync.sync.sources import Sources
+from kvsync.sync.streams import Stream, SupersededError
+from kvsync.sync.transfer import Contact, Transfer
 from kvsync_protocol import manifest as manifest_format
-from kvsync_protocol.digest import ArtifactId, Digest
-from kvsync_protocol.divergence import Described
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.manifest import Manifest
-from kvsync_protocol.ref import Ref, check_name
+from kvsync_protocol.ref import Ref
 
 _LOCK_SLICE_S: Final = 2.0
 """Waiting for another transfer of the same artifact happens in slices, between which we can be cancelled."""
@@ -46,7 +45,7 @@ _LOCK_SLICE_S: Final = 2.0
 async def pull(
     store: Store,
     trust: TrustList,
-    peer: Peer,
+    sources: Peer | Sequence[Peer],
     wanted: str,
     *,
     keys: NodeKeys,
@@ -55,8 +54,9 @@ async def pull(
     progress: Progress = silent,
     dry_run: bool = False,
 ) -> PullReport:
-    """Fetch `wanted`, an artifact id or a name, from `peer`.
+    """Fetch `wanted`, an artifact id or a name, from `sources`: one peer, or several at once.
 
+    Of several, one that lies, stalls or vanishes loses its own part only; each wrong chunk leaves a blame record.
     `fingerprints` are those of the model it is for, or None for a host that merely carries it. A dry
     run changes nothing, and its report holds every policy's verdict.
 
@@ -69,10 +69,15 @@ async def pull(
         IntegrityError: `integrity.*`, `bulk.size`, `codec.size`; MalformedError: `bulk.*`, `codec.*`,
             `message.*`, naming the peer that sent it.
         NotFoundError: `peer.unknown_name`, `store.unknown_artifact`, `peer.chunk_gone`.
-        UnavailableError: `peer.unreachable`, `peer.closed`, `peer.stalled`, `peer.deadline`.
+        UnavailableError: `peer.unreachable`, `peer.closed`, `peer.stalled`, `peer.deadline`; of several peers
+            with different reasons `pull.no_provider`, naming each one's.
+        UsageError: `pull.no_source` without any peer.
         StoreError: `store.full`, `store.quota`.
     """
-    transfer = Transfer("pull", peer, keys, settings, progress, dry_run=dry_run)
+    peers = list({peer.key: peer for peer in ([sources] if isinstance(sources, Peer) else sources)}.values())
+    if not peers:
+        raise UsageError("pull.no_source", "there is no peer to get it from", hint="kvsync peer add")
+    transfer = Transfer("pull", peers, keys, settings, progress, dry_run=dry_run)
     return await _Pull(transfer, store, trust).run(wanted, fingerprints)
 
 
@@ -83,83 +88,49 @@ class _Pull:
         self._transfer = transfer
         self._store = store
         self._trust = trust
-        self._ref: tuple[Ref, Envelope] | None = None
+        self._open: tuple[PullDraft, Layout] | None = None
 
     async def run(self, wanted: str, fingerprints: Fingerprints | None) -> PullReport:
-        transfer, policies, settings = self._transfer, self._transfer.policies, self._transfer.settings
-        async with transfer.connected() as client:
-            await client.hello()
-            artifact = await self._resolve(client, wanted)
-            envelope = await client.envelope(artifact)
-            trusted = self._trust.keys()
-            manifest = policies.signer(envelope, trusted, artifact)
-            envelope = envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
-            policies.size(manifest, settings.max_artifact_bytes)
-            policies.model(fingerprints, manifest, settings.accept)
-            evidence = ArtifactEvidence(self._store, self._trust, settings, client, dry_run=transfer.dry_run)
-            table = await asyncio.to_thread(self._leaves_here, manifest)
-            if table is not None and not transfer.dry_run:
-                await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
-            await evidence.learn(manifest, here=table is not None)
-            await evidence.judge_audits(policies, envelope, manifest)
-            if table is not None:
-                plan = Plan(table.leaves, (), silent, transfer.stage)
-            else:
-                plan = await self._fetch(client, evidence, envelope, manifest)
-            if self._ref is not None and not transfer.dry_run:
-                await asyncio.to_thread(self._name, *self._ref)
-        return transfer.report(PullReport, manifest, plan, self._ref[0].name if self._ref is not None else None)
-
-    async def _fetch(
-        self, client: PeerClient, evidence: ArtifactEvidence, envelope: Envelope, manifest: Manifest
-    ) -> Plan:
-        """Everything that is not here, published at the end; in a dry run what that would be."""
         transfer = self._transfer
-        if not transfer.dry_run:
-            transfer.open_ahead(client, manifest.tree.size)
-        leaves = await client.leaves(manifest)
-        table = await asyncio.to_thread(manifest.check_leaves, leaves)
-        tokens = await client.tokens(manifest)
-        ids = await asyncio.to_thread(manifest.check_tokens, tokens)
-        await evidence.judge_bytes(transfer.policies, Described(envelope, manifest, table, ids))
-        if transfer.dry_run:
-            return Plan(table.leaves, await asyncio.to_thread(self._lacking, table), silent, transfer.stage)
-        async with self._draft(envelope, manifest, leaves, tokens) as draft:
+        describing = Describing(transfer, self._store, self._trust, wanted, fingerprints)
+        async with Sources(transfer, describing, self._stream) as sources:
+            found = await sources.description()
+            transfer.policies = found.policies
+            if found.leaves is None or found.tokens is None:
+                plan = Plan(found.table.leaves, (), silent, transfer.stage)
+            elif transfer.dry_run:
+                missing = await asyncio.to_thread(self._lacking, found.table)
+                plan = Plan(found.table.leaves, missing, silent, transfer.stage)
+            else:
+                plan = await self._fetch(sources, found, found.leaves, found.tokens)
+            if found.ref is not None and not transfer.dry_run:
+                await asyncio.to_thread(self._name, *found.ref)
+        return transfer.report(PullReport, found.manifest, plan, found.ref[0].name if found.ref is not None else None)
+
+    async def _fetch(self, sources: Sources, found: Description, leaves: bytes, tokens: bytes) -> Plan:
+        """Everything that is not here, published at the end."""
+        transfer, manifest = self._transfer, found.manifest
+        async with self._draft(found.envelope, manifest, leaves, tokens) as draft:
+            self._open = draft, manifest.layout
             missing = await asyncio.to_thread(draft.missing)
-            plan = Plan(table.leaves, missing, transfer.progress, transfer.stage)
-            layout = manifest.layout
-            await transfer.move(
-                client, plan, lambda connection: _PullStream(plan, connection, transfer, draft, layout)
-            )
-            envelope.verify(manifest_format.PAYLOAD_TYPE, self._trust.keys())  # nobody withdrew it meanwhile
+            own = transfer.keys.peer.public.raw
+            plan = Plan(found.table.leaves, missing, transfer.progress, transfer.stage, own)
+            with transfer.moving(plan):
+                await sources.move(manifest, plan)
+            found.envelope.verify(manifest_format.PAYLOAD_TYPE, self._trust.keys())  # nobody withdrew it meanwhile
             await asyncio.to_thread(draft.publish)
-        await asyncio.to_thread(evidence.keep)
+        await asyncio.to_thread(found.evidence.keep)
         return plan
+
+    def _stream(self, contact: Contact, share: Share, connection: BulkConnection) -> Stream:
+        if self._open is None:
+            raise UsageError("store.draft_closed", "chunks can only go into an open draft")
+        return _PullStream(share, connection, contact, *self._open)
 
     def _name(self, ref: Ref, envelope: Envelope) -> None:
         """Keep the name, by those of its signers that are still trusted."""
         _, still = self._trust.judge_ref(envelope)
         self._store.set_ref(ref, envelope, *still, owners=self._trust.owners(ref.name, still))
-
-    async def _resolve(self, client: PeerClient, wanted: str) -> ArtifactId:
-        """An id as it is; a name by the peer's signed ref."""
-        try:
-            return ArtifactId(Digest.parse(wanted))
-        except MalformedError:
-            check_name(wanted)
-        found = (await client.refs(wanted)).refs
-        if not found:
-            raise NotFoundError(
-                "peer.unknown_name", f"{client.peer.name} has nothing named {wanted!r}", hint="ask for its id instead"
-            )
-        ref = await asyncio.to_thread(self._transfer.policies.ref, found[0], self._trust, wanted, self._store)
-        self._ref = ref, found[0]
-        return ref.artifact
-
-    def _leaves_here(self, manifest: Manifest) -> LeafTable | None:
-        """The leaves of the artifact if all of it is here already; a damaged one is fetched again."""
-        whole = self._store.whole(manifest.artifact)
-        return None if whole is None else whole.leaves()
 
     def _lacking(self, table: LeafTable) -> list[int]:
         return [index for index, leaf in enumerate(table.leaves) if not self._store.has_chunk(leaf.digest)]
@@ -200,11 +171,11 @@ class _PullStream(Stream):
     """Fetches; the draft hashes each chunk in this stream's thread, as it comes."""
 
     def __init__(
-        self, plan: Plan, connection: BulkConnection, transfer: Transfer, draft: PullDraft, layout: Layout
+        self, share: Share, connection: BulkConnection, contact: Contact, draft: PullDraft, layout: Layout
     ) -> None:
-        super().__init__(plan, connection, transfer.peer.name)
+        super().__init__(share, connection)
         self._draft = draft
-        self._encoder = StreamEncoder(transfer.choice, layout)
+        self._encoder = StreamEncoder(contact.choice, layout)
 
     def begin(self, index: int) -> None:
         self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
@@ -212,6 +183,13 @@ class _PullStream(Stream):
     def finish(self, index: int) -> int:
         size = self.plan.leaf(index).size
         pieces, wire = self.connection.receive(size, self._encoder.shape(index))
-        self._draft.put_pieces(index, pieces)
+        self._draft.put_pieces(index, self._wanted(index, pieces))
         self._encoder.finished(index, size)
         return wire
+
+    def _wanted(self, index: int, pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+        """Hands `pieces` on until somebody else's copy is here."""
+        for piece in pieces:
+            if self.plan.is_moved(index):
+                raise SupersededError
+            yield piece

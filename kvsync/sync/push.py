@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from kvsync.config import Settings
-from kvsync.errors import PolicyError, UnavailableError
+from kvsync.errors import NotFoundError, PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, Peer
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.chunk_file import ChunkFile
@@ -21,8 +21,9 @@ from kvsync.store import Store, StoredArtifact, StoredRef
 from kvsync.sync.choice import StreamEncoder
 from kvsync.sync.plan import Plan
 from kvsync.sync.report import PushReport
+from kvsync.sync.share import Share
 from kvsync.sync.streams import Stream
-from kvsync.sync.transfer import Transfer
+from kvsync.sync.transfer import Contact, Transfer
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.leaves import LeafTable
@@ -49,15 +50,22 @@ async def push(
     A dry run asks the peer what it may be sent and whether it has the artifact, and offers nothing.
 
     Raises:
-        NotFoundError: `store.unknown_artifact`.
+        NotFoundError: `store.unknown_artifact`; `store.partial` when only a part of it is here.
         TrustError: `peer.identity`, `peer.refused`; `trust.untrusted_signer` when the peer trusts no signer of it.
         PolicyError: `peer.role`, `policy.size`; StoreError: `store.full`, `store.quota`, there or here.
         IntegrityError: `integrity.chunk` when chunks keep arriving damaged.
         UnavailableError: `peer.unreachable`, `peer.closed`, `peer.stalled`, `peer.deadline`, `offer.too_many`.
     """
-    transfer = Transfer("push", peer, keys, settings, progress, dry_run=dry_run)
+    transfer = Transfer("push", [peer], keys, settings, progress, dry_run=dry_run)
     with ExitStack() as stack:
         stored = await asyncio.to_thread(stack.enter_context, store.hold(artifact))
+        if stored.extent is not None:
+            raise NotFoundError(
+                "store.partial",
+                f"only a part of artifact {artifact.short} is here",
+                hint="kvsync pull fetches the rest",
+                artifact=artifact,
+            )
         return await _Push(transfer, store, stored).run()
 
 
@@ -73,17 +81,17 @@ class _Push:
         transfer, stored = self._transfer, self._stored
         table = await asyncio.to_thread(stored.leaves)
         named = await asyncio.to_thread(self._ref)
-        async with transfer.connected() as client:
-            self._judge(await client.hello())
+        async with transfer.contact(transfer.peers[0]) as contact:
+            self._judge(contact, await contact.client.hello())
             if transfer.dry_run:
                 plan = Plan(table.leaves, range(len(table.leaves)), silent, transfer.stage)
             else:
-                plan = await self._send(client, table, Commit(named.envelope if named else None))
+                plan = await self._send(contact, table, Commit(named.envelope if named else None))
         return transfer.report(PushReport, stored.manifest, plan, named.name if named else None)
 
-    async def _send(self, client: PeerClient, table: LeafTable, commit: Commit) -> Plan:
+    async def _send(self, contact: Contact, table: LeafTable, commit: Commit) -> Plan:
         """Everything that the peer lacks, published there at the end."""
-        transfer, stored = self._transfer, self._stored
+        transfer, stored, client = self._transfer, self._stored, contact.client
         accepted = await client.offer(stored.envelope)
         if accepted.artifact != stored.artifact:
             raise IntegrityError("integrity.artifact", "the peer accepted another artifact than the one offered")
@@ -92,18 +100,20 @@ class _Push:
                 await client.commit(stored.artifact, commit)
             await self._attest(client)
             return Plan(table.leaves, (), silent, transfer.stage)
-        transfer.open_ahead(client, len(table.leaves))
+        contact.open_ahead(len(table.leaves))
         await client.offer_leaves(stored.artifact, table.encode())
         await client.offer_tokens(stored.artifact, encode_tokens(await asyncio.to_thread(stored.tokens)))
         plan = Plan(table.leaves, (), transfer.progress, transfer.stage)
+        share = plan.join(contact.peer.name)
         for _ in range(MAX_ROUNDS):
             if not plan.extend((await client.missing(stored.manifest)).indices()):
                 break
-            await transfer.move(
-                client, plan, lambda connection: _PushStream(plan, connection, transfer, self._store, stored)
-            )
+            with transfer.moving(plan):
+                await contact.move(
+                    share, lambda connection: _PushStream(share, connection, contact, self._store, stored)
+                )
         else:
-            raise UnavailableError("peer.failed", f"{transfer.peer.name} keeps asking for chunks that it was sent")
+            raise UnavailableError("peer.failed", f"{contact.peer.name} keeps asking for chunks that it was sent")
         await client.commit(stored.artifact, commit)
         await self._attest(client)
         return plan
@@ -114,9 +124,9 @@ class _Push:
         if found:
             await client.attest(self._stored.artifact, Attestations.of(found))
 
-    def _judge(self, hello: Hello) -> None:
+    def _judge(self, contact: Contact, hello: Hello) -> None:
         """Ask the peer's own word, so that a dry run learns it and a push fails early."""
-        name, policies = self._transfer.peer.name, self._transfer.policies
+        name, policies = contact.peer.name, self._transfer.policies
         if "push" in hello.roles:
             policies.allow("role", f"{name} takes artifacts from this node")
             return
@@ -132,12 +142,12 @@ class _PushStream(Stream):
     """Sends; the peer hashes what arrives."""
 
     def __init__(
-        self, plan: Plan, connection: BulkConnection, transfer: Transfer, store: Store, stored: StoredArtifact
+        self, share: Share, connection: BulkConnection, contact: Contact, store: Store, stored: StoredArtifact
     ) -> None:
-        super().__init__(plan, connection, transfer.peer.name)
+        super().__init__(share, connection)
         self._store = store
         self._artifact = stored.artifact
-        self._encoder = StreamEncoder(transfer.choice, stored.manifest.layout)
+        self._encoder = StreamEncoder(contact.choice, stored.manifest.layout)
         self._buffer = buffer(MAX_CHUNK_BYTES)
         self._wire: dict[int, int] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from kvsync.sync.share import Share
 from kvsync_protocol.digest import ArtifactId
 
 
@@ -16,6 +17,22 @@ class Verdict:
     allowed: bool
     detail: str
     code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One peer's part in a transfer. `ended` is the code of what it was given up for, empty otherwise."""
+
+    peer: str
+    chunks: int
+    bytes: int
+    wrong: int
+    ended: str = ""
+
+    @classmethod
+    def of(cls, share: Share) -> Source:
+        ended = "" if share.ended is None else share.ended.code
+        return cls(share.name, share.chunks, share.bytes, share.wrong, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,7 @@ class Report:
     seconds: float = 0.0
     moving_seconds: float = 0.0
     verdicts: tuple[Verdict, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     @property
     def allowed(self) -> bool:
@@ -57,6 +75,7 @@ class Report:
         found: dict[str, object] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         found["artifact"] = str(self.artifact) if self.artifact is not None else None
         found["verdicts"] = [dataclasses.asdict(verdict) for verdict in self.verdicts]
+        found["sources"] = [dataclasses.asdict(source) for source in self.sources]
         return {**found, "mb_per_s": self.mb_per_s, "allowed": self.allowed}
 
 

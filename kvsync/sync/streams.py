@@ -1,8 +1,8 @@
-"""N blocking streams under one event loop: they end together, and a cancelled one is woken.
+"""N blocking streams to one provider under an event loop: they end together, and a cancelled one is woken.
 
-plan ─► stream 1 (thread, bulk connection) ─┐
-     ─► stream 2                            ├─► the first failure ends all
-     ─► …                                   ┘
+plan ─ share ─► stream 1 (thread, bulk connection) ─┐
+             ─► stream 2                            ├─► the first failure ends all of this provider's
+             ─► …                                   ┘
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from kvsync.errors import UnavailableError
+from kvsync.errors import NotFoundError, UnavailableError
 from kvsync.peer.bulk_client import BulkConnection
-from kvsync.sync.plan import Plan
+from kvsync.sync.share import Share
 from kvsync_protocol.errors import IntegrityError, MalformedError
 
 MAX_RECONNECTS: Final = 2
 """Times in a row that a stream connects anew without having moved a chunk in between."""
+IDLE_S: Final = 1.0
+"""A connection without work is closed after so long, and opened again when there is some."""
 _PAUSE_S: Final = 0.1
 
 
-class Stream(ABC):
-    """Moves chunks of a plan over one bulk connection until none is left. `run` blocks."""
+class SupersededError(Exception):
+    """Another provider's copy of the chunk was first; what is still to come of it is not wanted."""
 
-    def __init__(self, plan: Plan, connection: BulkConnection, peer: str) -> None:
-        self.plan = plan
+
+class Stream(ABC):
+    """Moves chunks of a share over one bulk connection until there are none. `run` blocks."""
+
+    def __init__(self, share: Share, connection: BulkConnection) -> None:
+        self.share = share
+        self.plan = share.plan
         self.connection = connection
-        self.peer = peer
         self.under_way: deque[int] = deque()
         self._moved = 0
         self._stopping = threading.Event()
@@ -42,10 +48,10 @@ class Stream(ABC):
 
     @abstractmethod
     def finish(self, index: int) -> int:
-        """Complete the oldest begun chunk; its bytes on the wire."""
+        """Complete the oldest begun chunk; its bytes on the wire. May raise SupersededError."""
 
     def run(self) -> None:
-        """Raises what ends the transfer; a broken connection is first tried again."""
+        """Raises what ends the provider's part; a broken connection is first tried again."""
         failures = 0
         try:
             while not self._stopping.is_set():
@@ -53,7 +59,11 @@ class Stream(ABC):
                 try:
                     self._session()
                     return
+                except SupersededError:
+                    self._start_over(None)
                 except (IntegrityError, MalformedError) as error:
+                    self._start_over(error)
+                except NotFoundError as error:
                     self._start_over(error)
                 except UnavailableError as error:
                     self._start_over(None)
@@ -62,43 +72,57 @@ class Stream(ABC):
                         raise
                     self._stopping.wait(_PAUSE_S * 2**failures)
         finally:
-            self.plan.put_back(self.under_way)
+            self.share.put_back(self.under_way)
             self.connection.close()
 
     def abort(self) -> None:
         """Make `run` end soon, from any thread."""
         self._stopping.set()
         self.connection.abort()
+        self.plan.wake()
 
     def _session(self) -> None:
-        if not self.connection.is_open:
-            self.connection.open()
         while not self._stopping.is_set():
+            if not self.connection.is_open:
+                if not self.share.wait(self._stopping):
+                    return
+                self.connection.open()
             while len(self.under_way) < self.connection.depth:
-                index = self.plan.take()
+                index = self.share.take()
                 if index is None:
                     break
                 self.under_way.append(index)
                 self.begin(index)
-            if not self.under_way:
-                return
-            wire = self.finish(self.under_way[0])
-            self.plan.done(self.under_way.popleft(), wire)
-            self._moved += 1
+            if self.under_way:
+                wire = self.finish(self.under_way[0])
+                self.share.done(self.under_way.popleft(), wire)
+                self._moved += 1
+            elif not self.share.wait(self._stopping, IDLE_S):
+                if self.share.is_over:
+                    return
+                self.connection.close()
 
-    def _start_over(self, error: IntegrityError | MalformedError | None) -> None:
+    def _start_over(self, error: IntegrityError | MalformedError | NotFoundError | None) -> None:
         """After a fault the connection's place in the conversation is unknown: begin a new one."""
         self.connection.close()
         if error is not None:
             if not self.under_way:
                 raise error
-            self.plan.refused(self.under_way.popleft(), error, self.peer)
-        self.plan.put_back(self.under_way)
+            index = self.under_way.popleft()
+            if isinstance(error, NotFoundError):
+                self.share.gone(index, error)
+            else:
+                self.refused(index, error)
+        self.share.put_back(self.under_way)
         self.under_way.clear()
 
+    def refused(self, index: int, error: IntegrityError | MalformedError) -> None:
+        """What came for chunk `index` was wrong. Raises as `Share.refused`."""
+        self.share.refused(index, error)
 
-async def run_streams(streams: Sequence[Stream]) -> None:
-    """Run all to their end in threads of their own. The first failure ends the others and is raised."""
+
+async def run_streams(streams: Sequence[Callable[[], Awaitable[Stream]]]) -> None:
+    """Run each in a thread of its own as soon as it is ready. The first failure ends the others and is raised."""
     pool = ThreadPoolExecutor(len(streams), thread_name_prefix="kvsync-stream")
     try:
         async with asyncio.TaskGroup() as group:
@@ -110,7 +134,8 @@ async def run_streams(streams: Sequence[Stream]) -> None:
         pool.shutdown(wait=False)
 
 
-async def _run(pool: ThreadPoolExecutor, stream: Stream) -> None:
+async def _run(pool: ThreadPoolExecutor, ready: Callable[[], Awaitable[Stream]]) -> None:
+    stream = await ready()
     running = asyncio.get_running_loop().run_in_executor(pool, stream.run)
     try:
         await asyncio.shield(running)

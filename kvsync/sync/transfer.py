@@ -1,12 +1,13 @@
-"""What pull and push share: one peer, one deadline, N streams over one plan, and the numbers at the end."""
+"""What pull and push share: one deadline, a contact with every peer, and the numbers at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from kvsync.config import Settings
@@ -20,7 +21,8 @@ from kvsync.progress import Progress
 from kvsync.sync.choice import EncodingChoice
 from kvsync.sync.plan import Plan
 from kvsync.sync.policy import Policies
-from kvsync.sync.report import Report
+from kvsync.sync.report import Report, Source
+from kvsync.sync.share import Share
 from kvsync.sync.streams import Stream, run_streams
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.manifest import Manifest
@@ -32,77 +34,67 @@ class Transfer:
     """One transfer under way, from its first request to its report. `stage` names it in progress reports."""
 
     def __init__(
-        self, stage: str, peer: Peer, keys: NodeKeys, settings: Settings, progress: Progress, *, dry_run: bool
+        self,
+        stage: str,
+        peers: Sequence[Peer],
+        keys: NodeKeys,
+        settings: Settings,
+        progress: Progress,
+        *,
+        dry_run: bool,
     ) -> None:
         self.stage = stage
-        self.peer = peer
+        self.peers = tuple(peers)
         self.settings = settings
         self.dry_run = dry_run
         self.deadline = Deadline.after(settings.transfer_deadline_s)
         self.policies = Policies(dry_run=dry_run)
-        self.choice = EncodingChoice(settings.encoding)
-        keys = keys.current()
-        self._identity = NodeIdentity(keys.peer)
-        self._spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
+        self.keys = keys.current()
         self.progress = progress
+        self._identity = NodeIdentity(self.keys.peer)
+        self._spread = KeySpread(keys.home, TrustList(keys.home, self.keys.signer.public))
         self._began = time.monotonic()
         self._moving_s = 0.0
-        self._ahead: list[tuple[BulkConnection, asyncio.Future[None]]] = []
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[PeerClient]:
-        """A client of the peer; everything inside ends at the deadline.
+    async def contact(self, peer: Peer) -> AsyncIterator[Contact]:
+        """A contact with one of the peers; everything inside ends at the deadline.
 
         Raises:
             UnavailableError: `peer.deadline`; TrustError: `peer.revoked`, also in the middle.
         """
+        contact = None
         try:
             async with (
                 asyncio.timeout_at(self.deadline.at),
-                while_trusted(self.peer, self._spread),
-                PeerClient(self.peer, self._identity, self.settings, self.deadline, self._spread) as client,
+                while_trusted(peer, self._spread),
+                PeerClient(peer, self._identity, self.settings, self.deadline, self._spread) as client,
             ):
-                yield client
+                contact = Contact(self, peer, client)
+                yield contact
         except TimeoutError:
             self.deadline.remaining()
             raise
         finally:
-            await asyncio.shield(self._close_unused())
+            if contact is not None:
+                await asyncio.shield(contact.close_unused())
 
-    def open_ahead(self, client: PeerClient, chunks: int) -> None:
-        """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
-        for _ in range(min(self.settings.streams, chunks)):
-            connection = client.bulk()
-            self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
-
-    async def _close_unused(self) -> None:
-        for connection, opening in self._ahead:
-            connection.abort()
-            await opening
-            connection.close()
-        self._ahead.clear()
-
-    async def move(self, client: PeerClient, plan: Plan, stream: Callable[[BulkConnection], Stream]) -> None:
-        """Move all of the plan's chunks over as many streams as the settings say."""
+    @contextlib.contextmanager
+    def moving(self, plan: Plan) -> Iterator[None]:
+        """Counts the time inside as that in which chunks move."""
         began = time.monotonic()
         self.progress(self.stage, plan.bytes_here, plan.bytes_total, "bytes")
-        count = self._streams(plan)
-        if count:
-            await run_streams([stream(await self._connection(client)) for _ in range(count)])
+        yield
         self._moving_s += time.monotonic() - began
 
-    async def _connection(self, client: PeerClient) -> BulkConnection:
-        if not self._ahead:
-            return client.bulk()
-        connection, opening = self._ahead[-1]
-        await asyncio.shield(opening)
-        self._ahead.pop()
-        return connection
+    def streams(self, plan: Plan) -> int:
+        """To each of the peers."""
+        return min(-(-self.settings.streams // len(self.peers)), plan.chunks_planned)
 
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""
         return kind(
-            peer=self.peer.name,
+            peer=", ".join(peer.name for peer in self.peers),
             artifact=manifest.artifact,
             name=name,
             dry_run=self.dry_run,
@@ -113,14 +105,55 @@ class Transfer:
             bytes_wire=plan.bytes_wire,
             bytes_here=plan.bytes_here,
             resent=plan.resent,
-            streams=self._streams(plan),
+            streams=self.streams(plan),
             seconds=time.monotonic() - self._began,
             moving_seconds=self._moving_s,
             verdicts=self.policies.verdicts,
+            sources=tuple(Source.of(share) for share in plan.shares),
         )
 
-    def _streams(self, plan: Plan) -> int:
-        return min(self.settings.streams, plan.chunks_planned)
+
+class Contact:
+    """One peer during one transfer."""
+
+    def __init__(self, transfer: Transfer, peer: Peer, client: PeerClient) -> None:
+        self.transfer = transfer
+        self.peer = peer
+        self.client = client
+        self.policies = Policies(dry_run=transfer.dry_run)
+        self.choice = EncodingChoice(transfer.settings.encoding)
+        self._ahead: list[tuple[BulkConnection, asyncio.Future[None]]] = []
+
+    def open_ahead(self, chunks: int) -> None:
+        """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
+        for _ in range(min(-(-self.transfer.settings.streams // len(self.transfer.peers)), chunks)):
+            connection = self.client.bulk()
+            self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
+
+    async def close_unused(self) -> None:
+        """Those that no stream took."""
+        for connection, opening in self._ahead:
+            connection.abort()
+            await opening
+            connection.close()
+        self._ahead.clear()
+
+    async def move(self, share: Share, stream: Callable[[BulkConnection], Stream]) -> None:
+        """Move chunks of the share until none is left, each stream from when its own connection is open."""
+        count = self.transfer.streams(share.plan)
+        if count:
+            await run_streams([partial(self._start, stream)] * count)
+
+    async def _start(self, stream: Callable[[BulkConnection], Stream]) -> Stream:
+        if not self._ahead:
+            return stream(self.client.bulk())
+        place = self._ahead.pop()
+        try:
+            await asyncio.shield(place[1])
+        except asyncio.CancelledError:
+            self._ahead.append(place)
+            raise
+        return stream(place[0])
 
 
 def _open(connection: BulkConnection) -> None:
