@@ -6,6 +6,7 @@ verified here; who asked knows the digest.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -57,6 +58,7 @@ class BulkConnection:
         self._stall_s = stall_s
         self._deadline = deadline
         self._stream: SecureStream | None = None
+        self._opening: socket.socket | None = None
         self._aborted = False
         self._asked: deque[BulkRequest] = deque()
         self._chunk = buffer(MAX_CHUNK_BYTES)
@@ -75,9 +77,7 @@ class BulkConnection:
         self.close()
         limit = self._deadline.remaining(min(CONNECT_S, self._stall_s))
         try:
-            connection = socket.create_connection(split_address(self._address), timeout=limit)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secured = self._context.wrap_socket(connection)
+            secured = self._secured(self._connected(limit))
         except OSError as error:
             raise stream_error(error) from error
         try:
@@ -89,6 +89,43 @@ class BulkConnection:
         self.depth = 2 if self._stream.round_trip_s >= PIPELINE_RTT_S else 1
         if self._aborted:
             self.abort()
+
+    def _connected(self, limit: float) -> socket.socket:
+        """As socket.create_connection, which `abort` could not end."""
+        host, port = split_address(self._address)
+        failure: OSError = TimeoutError()
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(limit)
+                self._begin(connection)
+                connection.connect(place)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                return connection
+            connection.close()
+        raise failure
+
+    def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
+        secured = self._context.wrap_socket(connection, do_handshake_on_connect=False)
+        try:
+            self._begin(secured)
+            secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return secured
+
+    def _begin(self, connection: socket.socket) -> None:
+        """From here on `abort` ends it. Raises UnavailableError `peer.closed` when that has happened."""
+        self._opening = connection
+        if self._aborted:
+            raise UnavailableError("peer.closed", "the connection was given up")
 
     def refusal(self) -> TrustError | None:
         """Why the peer wants nothing of this node, if that is so.
@@ -187,8 +224,12 @@ class BulkConnection:
     def abort(self) -> None:
         """Break the connection for good, waking the thread that uses it."""
         self._aborted = True
-        if self._stream is not None:
-            self._stream.abort()
+        opening, stream = self._opening, self._stream
+        if stream is not None:
+            stream.abort()
+        elif opening is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(opening, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Requests without an answer are forgotten; `open` may be called again."""
