@@ -12,6 +12,7 @@
 <home>/offered.json     models with which others may have this node compute
 <home>/registry.sqlite  what this node's own registry was told
 <home>/store/           artifacts and chunks
+<home>/libraries/       lists and entries of libraries
 <home>/daemon/          socket, queue, log and lock of the daemon
 <home>/home.lock        held while keys and lists are changed
 """
@@ -119,6 +120,10 @@ class Home:
     @property
     def store_dir(self) -> Path:
         return self.root / "store"
+
+    @property
+    def libraries_dir(self) -> Path:
+        return self.root / "libraries"
 
     @property
     def daemon_dir(self) -> Path:

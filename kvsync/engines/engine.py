@@ -56,6 +56,14 @@ class Logits(Protocol):
     def argmax(self) -> list[int]:
         """The most likely token at each position; the lowest id among equals."""
 
+    def draw(self, temperature: float, top_p: float, number: float) -> int:
+        """A token at the last position, drawn by `number` in [0, 1): equal logits and numbers give equal tokens.
+
+        In float64: softmax of the logits divided by `temperature` (above 0), tokens by falling probability, the lower
+        id first among equals, as many of them as together reach `top_p`; of these the first at which the running
+        sum exceeds `number` times their sum.
+        """
+
     def max_abs(self, other: Logits) -> float:
         """The largest difference of two logits. Raises as `kl`."""
 
@@ -134,6 +142,10 @@ class Engine(Protocol):
     def template(self) -> Digest | None:
         """SHA-256 of the chat template, None for a model without one."""
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens with which the model ends what it says."""
+
     def layout(self, tokens: int) -> Layout:
         """The geometry of an artifact of so many tokens. Raises EngineError `engine.empty`, `engine.too_long`."""
 
@@ -141,6 +153,13 @@ class Engine(Protocol):
         """Token ids of a text; a continuation gets no leading special tokens."""
 
     def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def chat(self, turns: Sequence[str], *, reply: bool) -> str | None:
+        """The user's turns and the model's, in turn, as the chat template writes them; None without a template.
+
+        The text holds all special tokens that belong to it, so it is encoded as a continuation. With `reply` it ends
+        where the model's next turn begins. Raises EngineError `engine.template` when the template refuses.
+        """
 
     def new_context(self) -> Context:
         """An empty context."""

@@ -63,6 +63,16 @@ class Client:
         self._verified.close()
         self.store.close()
 
+    @property
+    def keys(self) -> NodeKeys:
+        """This node's keys, as they are now."""
+        return self._keys.current()
+
+    @property
+    def trust(self) -> TrustList:
+        """The signers whose bytes count here."""
+        return self._trust
+
     def deposit(
         self,
         model: Any,

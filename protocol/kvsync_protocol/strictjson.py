@@ -22,6 +22,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 _MARKS = re.compile(r'\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]|\\.|["\[\]{}]', re.DOTALL)
 """Surrogate pair, half of one, any other escape, or a character that opens or closes something."""
 _HALF_PAIR = 4  # the length only the second alternative has
+_LAYOUT = re.compile("[\t\n]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -140,6 +141,13 @@ class Fields:
         """Text of at most `limit` bytes of UTF-8, without control characters."""
         value = self._typed(name, str)
         if len(value) > limit or len(value.encode()) > limit or has_control(value):
+            raise self._error("range", f"field {name!r} is too long or holds control characters")
+        return value
+
+    def text(self, name: str, *, limit: int) -> str:
+        """As `string`, of several lines: tabs and line feeds may stand in it."""
+        value = self._typed(name, str)
+        if len(value) > limit or len(value.encode()) > limit or has_control(_LAYOUT.sub("", value)):
             raise self._error("range", f"field {name!r} is too long or holds control characters")
         return value
 

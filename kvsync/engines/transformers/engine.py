@@ -17,6 +17,7 @@ from kvsync.engines.transformers import recurrent
 from kvsync.engines.transformers.capture import BlockAssembler, CapturingCache
 from kvsync.engines.transformers.context import TransformersContext
 from kvsync.engines.transformers.determinism import Determinism
+from kvsync.engines.transformers.dialogue import chat_text, end_tokens
 from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
 from kvsync.engines.transformers.forward import Forward
 from kvsync.engines.transformers.layers import new_cache
@@ -85,6 +86,7 @@ class TransformersEngine:
         self.vocab = loaded.shape.vocab
         self.max_tokens = loaded.max_tokens
         self.template = loaded.template
+        self.ends = end_tokens(loaded.forward.model, loaded.tokenizer)
         limit = min(loaded.token_limit, self.vocab)
         key = {
             **numerics,
@@ -117,6 +119,9 @@ class TransformersEngine:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer().decode(list(tokens)))
+
+    def chat(self, turns: Sequence[str], *, reply: bool) -> str | None:
+        return None if self.template is None else chat_text(self._tokenizer(), turns, reply=reply)
 
     def _tokenizer(self) -> Any:
         if self._loaded.tokenizer is None:

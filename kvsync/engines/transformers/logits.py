@@ -53,6 +53,14 @@ class TensorLogits:
     def argmax(self) -> list[int]:
         return [int(index) for index in self.tensor.argmax(dim=-1)]
 
+    def draw(self, temperature: float, top_p: float, number: float) -> int:
+        likely, ids = torch.softmax(self.tensor[-1].double() / temperature, dim=-1).sort(descending=True, stable=True)
+        reached = likely.cumsum(dim=-1)
+        # Rounding may leave the whole sum just below top_p, or the drawn place at its very end.
+        kept = min(int(torch.searchsorted(reached, top_p)), len(ids) - 1)
+        place = int(torch.searchsorted(reached[: kept + 1], number * float(reached[kept]), right=True))
+        return int(ids[min(place, kept)])
+
     def max_abs(self, other: Logits) -> float:
         # torch's max, since Python's would lose a NaN.
         return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in self._rows(other)]).max())
