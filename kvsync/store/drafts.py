@@ -58,7 +58,7 @@ class PullDraft:
         positions: Collection[int] | None,
         deadline: float | None,
     ) -> None:
-        """Check the four against each other, wait for the lock, lease every chunk that is wanted or here.
+        """Check the four against each other, wait for the lock, lease every chunk, reserve those that are wanted.
 
         Raises:
             UsageError: `store.envelope` when envelope and manifest are not of one payload; `store.extent` when no
@@ -84,7 +84,8 @@ class PullDraft:
             try:
                 for name, data in ((ENVELOPE, envelope.encode()), (TOKENS, tokens), (LEAVES, leaves)):
                     self._keep(name, data)
-                open_account(parts, leases.PARTIAL, self.artifact, self._needed())
+                wanted = {leaf.digest for leaf in self._wanted.values()}
+                open_account(parts, leases.PARTIAL, self.artifact, self.leaves.leaves, wanted=wanted)
             except BaseException:
                 if fresh:
                     parts.temp.discard_tree(self.artifact.hex, parts.folder(leases.PARTIAL))
@@ -107,13 +108,6 @@ class PullDraft:
         if self.extent is None:
             return dict(enumerate(self.leaves.leaves))
         return {span.index: self.leaves.leaves[span.index] for span in self.extent.spans()}
-
-    def _needed(self) -> Iterable[Leaf]:
-        """What to lease: what is wanted, and what an earlier draft for more has left here."""
-        if self.extent is None:
-            return self.leaves.leaves
-        here = self._parts.chunks.sizes(leaf.digest for leaf in self.leaves.leaves)
-        return [leaf for i, leaf in enumerate(self.leaves.leaves) if i in self._wanted or leaf.digest in here]
 
     def missing(self) -> list[int]:
         """Indexes of wanted leaves whose chunk is not here yet, in order; looked up at each call."""

@@ -55,7 +55,7 @@ CREATE TABLE drafts (
   settled INTEGER NOT NULL, UNIQUE (kind, name));
 CREATE TABLE leases (
   draft INTEGER NOT NULL REFERENCES drafts (key) ON DELETE CASCADE, digest BLOB NOT NULL, size INTEGER NOT NULL,
-  PRIMARY KEY (draft, digest)) WITHOUT ROWID;
+  wanted INTEGER NOT NULL, PRIMARY KEY (draft, digest)) WITHOUT ROWID;
 """
 
 

@@ -3,7 +3,7 @@
 A draft's rows are written before its first byte lands. They count as reserved space while its OS lock
 is held; once nobody holds it, what landed is counted as it is (`settle`) and the rest is let go.
 
-    live draft     leased chunks without a file yet   = reserved
+    live draft     leased chunks without a file yet   = reserved, as far as the draft wants them
     dead draft     leased chunks without a file yet   = nothing; the leases protect those with one
 
 Knows the index and the draft folders' locks, not what is transferred.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -29,28 +29,42 @@ COMPUTE: Final = "compute"
 KINDS: Final = (PARTIAL, COMPUTE)
 
 
-def register(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf], expected: int = 0) -> None:
-    """Record an opened draft, which leases exactly `leaves`; one left before may have wanted more.
+def register(
+    db: sqlite3.Connection,
+    kind: str,
+    name: Digest,
+    leaves: Iterable[Leaf],
+    expected: int = 0,
+    wanted: Container[Digest] | None = None,
+) -> None:
+    """Record an opened draft. `expected` is a lower bound of all its bytes when `leaves` are not all.
 
-    `expected` is a lower bound of all its bytes when `leaves` are not all.
+    Of `leaves` those in `wanted` (None: all) are reserved; the others are kept where they are.
     """
     db.execute(
         "INSERT INTO drafts (kind, name, expected, settled) VALUES (?, ?, ?, 0)"
         " ON CONFLICT DO UPDATE SET expected = excluded.expected, settled = 0",
         (kind, name.raw, expected),
     )
-    narrow(db, kind, name, leaves)
+    lease(db, kind, name, leaves, wanted)
 
 
 def is_registered(db: sqlite3.Connection, kind: str, name: Digest) -> bool:
     return db.execute("SELECT 1 FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)).fetchone() is not None
 
 
-def lease(db: sqlite3.Connection, kind: str, name: Digest, leaves: Iterable[Leaf]) -> None:
+def lease(
+    db: sqlite3.Connection,
+    kind: str,
+    name: Digest,
+    leaves: Iterable[Leaf],
+    wanted: Container[Digest] | None = None,
+) -> None:
     """Protect chunks, present or to come, for a registered draft."""
     (key,) = db.execute("SELECT key FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw)).fetchone()
     db.executemany(
-        "INSERT OR IGNORE INTO leases VALUES (?, ?, ?)", [(key, leaf.digest.raw, leaf.size) for leaf in leaves]
+        "INSERT INTO leases VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET wanted = excluded.wanted",
+        [(key, leaf.digest.raw, leaf.size, wanted is None or leaf.digest in wanted) for leaf in leaves],
     )
 
 
@@ -100,7 +114,7 @@ def outstanding(db: sqlite3.Connection, kind: str, name: Digest) -> int:
     leased, missing = db.execute(
         "SELECT coalesce(sum(size), 0),"
         " coalesce(sum(size) FILTER (WHERE digest NOT IN (SELECT digest FROM chunks)), 0)"
-        " FROM leases WHERE draft = ?",
+        " FROM leases WHERE draft = ? AND wanted",
         (key,),
     ).fetchone()
     return int(missing + max(0, expected - leased))
@@ -111,7 +125,7 @@ def reserved(db: sqlite3.Connection) -> tuple[int, int]:
     missing, files = db.execute(
         "SELECT coalesce(sum(size), 0), count(*) FROM (SELECT DISTINCT l.digest, l.size FROM leases l"
         " JOIN drafts d ON d.key = l.draft WHERE d.settled = 0"
-        " AND l.digest NOT IN (SELECT digest FROM chunks))"
+        " AND l.wanted AND l.digest NOT IN (SELECT digest FROM chunks))"
     ).fetchone()
     (beyond,) = db.execute(
         "SELECT coalesce(sum(max(0, expected - (SELECT coalesce(sum(size), 0) FROM leases"

@@ -102,12 +102,12 @@ def rebuild(db: sqlite3.Connection, parts: Parts) -> None:
     live = _live_drafts(db, parts)
     create_tables(db)
     add_chunks(db, parts.chunks.scan_all())
-    for kind, name, expected, leaves in live:
-        leases.register(db, kind, name, leaves, expected)
+    for kind, name, expected, leaves, wanted in live:
+        leases.register(db, kind, name, leaves, expected, wanted)
     reconcile(db, parts)
 
 
-def _live_drafts(db: sqlite3.Connection, parts: Parts) -> list[tuple[str, Digest, int, list[Leaf]]]:
+def _live_drafts(db: sqlite3.Connection, parts: Parts) -> list[tuple[str, Digest, int, list[Leaf], set[Digest]]]:
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'leases'").fetchone() is None:
         return []
     found = []
@@ -118,6 +118,7 @@ def _live_drafts(db: sqlite3.Connection, parts: Parts) -> list[tuple[str, Digest
         if lock is not None:
             lock.release()
             continue
-        rows = db.execute("SELECT digest, size FROM leases WHERE draft = ?", (key,)).fetchall()
-        found.append((kind, Digest(raw), expected, [Leaf(Digest(digest), size) for digest, size in rows]))
+        rows = db.execute("SELECT digest, size, wanted FROM leases WHERE draft = ?", (key,)).fetchall()
+        leaves = [Leaf(Digest(digest), size) for digest, size, _ in rows]
+        found.append((kind, Digest(raw), expected, leaves, {Digest(digest) for digest, _, wanted in rows if wanted}))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from kvsync.errors import StoreError
 from kvsync.store import leases
@@ -13,8 +13,15 @@ from kvsync_protocol.digest import Digest
 from kvsync_protocol.leaves import Leaf
 
 
-def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], expected: int = 0) -> None:
-    """Register the draft whose lock the caller holds.
+def open_account(
+    parts: Parts,
+    kind: str,
+    name: Digest,
+    leaves: Iterable[Leaf],
+    expected: int = 0,
+    wanted: Container[Digest] | None = None,
+) -> None:
+    """Register the draft whose lock the caller holds; arguments as of `leases.register`.
 
     Over quota, what gc may remove is removed first, least recently used artifacts included; but only
     if that makes room enough.
@@ -26,7 +33,7 @@ def open_account(parts: Parts, kind: str, name: Digest, leaves: Iterable[Leaf], 
     with parts.index.writing() as db:
         known = leases.is_registered(db, kind, name)
         collection = Collection(db, parts)  # reconciles: dead drafts reserve nothing
-        leases.register(db, kind, name, leaves, expected)
+        leases.register(db, kind, name, leaves, expected, wanted)
         leases.settle(db, parts.chunks, kind, name)
         if not leases.outstanding(db, kind, name):
             return  # nothing to write: a complete draft is finished on the fullest disk

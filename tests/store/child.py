@@ -22,6 +22,7 @@ from kvsync_protocol.digest import sha256
 
 PLAN = sha256(b"the plan")
 THREADS = 3
+PARTS = ([32], [80, 100], None)
 
 
 class KillAt:
@@ -74,6 +75,18 @@ def pull(store: Store, seed: int, tokens: int) -> None:
         draft.publish()
 
 
+def parts(store: Store, stage: int, tokens: int) -> None:
+    """Pull an artifact part by part, all of it at stage 2; the last publish is what may be interrupted."""
+    artifact = builders().build_artifact(1, tokens)
+    for step, positions in enumerate(PARTS[: stage + 1]):
+        with store.pull_draft(*artifact.parts, positions=positions) as draft:
+            for index in draft.missing():
+                draft.put(index, artifact.chunks[index])
+            if step == stage:
+                say("writing")
+            draft.publish()
+
+
 def compute(store: Store, seed: int, tokens: int) -> None:
     artifact = builders().build_artifact(seed, tokens, heads=4, dim=64)
     with store.compute_draft(PLAN) as draft:
@@ -116,7 +129,7 @@ def churn(store: Store, seed: int, tokens: int) -> None:
         say(str(step))
 
 
-TASKS = {"pull": pull, "compute": compute, "collect": collect, "churn": churn}
+TASKS = {"pull": pull, "parts": parts, "compute": compute, "collect": collect, "churn": churn}
 
 if __name__ == "__main__":
     task, root, seed, tokens = sys.argv[1:5]

@@ -145,6 +145,46 @@ def test_a_kill_just_before_any_file_operation_is_survived(root, start_child, ma
         assert store.usage().leases == (len(child_leaves(store)) if task == "compute" else 0)
 
 
+PARTS = ([32], [80, 100], None)
+
+
+MOMENTS = {
+    0: (14, 18, 20, 21, 22),  # extent written, files' times set, folder renamed, index written
+    1: (20, 56, 57, 58, 62, 66),  # chunks synced, extent replaced, draft taken away, index written
+    2: (20, 63, 64, 65, 69, 73),  # the same, extent removed
+}
+
+
+@pytest.mark.parametrize(("stage", "number"), [(stage, at) for stage, row in MOMENTS.items() for at in row])
+def test_a_kill_while_parts_of_an_artifact_add_up_leaves_one_of_both_states(
+    root, start_child, make_artifact, stage, number
+):
+    artifact = make_artifact(1, 100)
+    layout = artifact.manifest.layout
+    child = start_child("parts", root, stage, 100, number)
+    said = child.communicate(timeout=60)[0]
+    assert (child.returncode, said.endswith("done\n")) in ((-signal.SIGKILL, False), (0, True))
+    files = check_chunk_files(root)
+    before = tuple(place for part in PARTS[:stage] for place in part)
+    after = (*before, *PARTS[stage]) if PARTS[stage] else None
+    with Store.open(root, NO_FLOOR) as store:
+        assert store.fsck().clean
+        kept = [stored.extent and stored.extent.positions for stored in store.artifacts()]
+        assert kept in ([before] if before else [], [after])
+        if kept:
+            spans = layout.chunks() if kept[0] is None else store.artifact(artifact.id).extent.spans()
+            assert {sha256(artifact.chunks[span.index]).hex for span in spans} <= set(files)
+            assert store.whole(artifact.id) is not None
+        with store.pull_draft(*artifact.parts, positions=PARTS[stage]) as draft:
+            assert draft.missing() == []
+            draft.publish()
+        kept = store.artifact(artifact.id).extent
+        assert (kept and kept.positions) == after
+        store.gc()
+        assert store.fsck().clean
+        assert (store.usage().leases, store.usage().drafts) == (0, 0)
+
+
 def child_leaves(store):
     """What an unfinished computation has leased."""
     with store.compute_draft(PLAN) as draft:
