@@ -19,6 +19,7 @@ from kvsync.cli._models import (
     model_path,
     open_engine,
 )
+from kvsync.cli._remote import compute_on
 from kvsync.cli._render import Facts, Outcome, seconds, size
 
 if TYPE_CHECKING:
@@ -38,12 +39,17 @@ def compute(
     ] = None,
     dtype: DTypeOption = None,
     device: DeviceOption = "cpu",
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="PEER", help="Have this peer compute it, and fetch what it has signed."),
+    ] = None,
     local: LocalOption = False,
 ) -> Outcome:
     """Compute and sign a document's KV state.
 
     An interrupted computation goes on at its last stored block; a document that begins like an earlier one
-    shares its leading blocks. A running daemon does the work, unless --local is given.
+    shares its leading blocks. A running daemon does the work, unless --local is given. With --on the model may
+    also be a compatibility digest, sha256:…, where it is not here.
     """
     from kvsync_protocol.ref import check_name
 
@@ -51,6 +57,8 @@ def compute(
         check_name(name)
     run.keys()
     text = read_document(document)
+    if on is not None:
+        return compute_on(run, on, text, model, name, dtype, device, local=local)
     path = model_path(model)
     daemon = running_daemon(run, local=local)
     began = time.monotonic()

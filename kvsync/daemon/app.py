@@ -23,6 +23,7 @@ from kvsync.config import Home, Settings
 from kvsync.daemon import endpoint
 from kvsync.daemon.api import LocalApi
 from kvsync.daemon.board import JobBoard
+from kvsync.daemon.desk import ComputeDesk
 from kvsync.daemon.embedded import EmbeddedRegistry
 from kvsync.daemon.epoch import next_epoch
 from kvsync.daemon.jobs import JobQueue
@@ -33,6 +34,7 @@ from kvsync.daemon.supervisor import Supervisor
 from kvsync.daemon.transfers import Transfers
 from kvsync.errors import KvsyncError
 from kvsync.keys import NodeKeys, PeerBook, TrustList, split_address
+from kvsync.library.desk import LibraryDesk
 from kvsync.peer.introduction import listening_addresses
 from kvsync.peer.lan import announced
 from kvsync.peer.lane import Extension
@@ -70,13 +72,15 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
         if embedded is not None:
             stack.enter_context(closing(embedded))
             extensions.append(embedded.mount)
-        server = PeerServer(store, keys, home, trust, settings, extensions)
+        board = JobBoard(queue)
+        desk = ComputeDesk(board, home, settings)
+        server = PeerServer(store, keys, home, trust, settings, [*extensions, desk.mount, LibraryDesk(home).mount])
+        desk.access = server.access
         address = await stack.enter_async_context(_listening(server))
         if settings.lan_discovery:
             await stack.enter_async_context(_announced(keys.peer.public, settings.listen_host, address))
         stopping = asyncio.Event()
         stack.enter_context(closing(_Signals(stopping.set)))
-        board = JobBoard(queue)
         supervisor = Supervisor(board, home)
         transfers = Transfers(board, store, keys, trust, PeerBook(home), settings)
         network = Network(
@@ -108,7 +112,7 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
         local = stack.enter_context(closing(endpoint.listen(home.socket)))
         stack.callback(endpoint.remove, home.socket)
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(part.run()) for part in (supervisor, transfers, network)]
+            work = [group.create_task(part.run()) for part in (supervisor, transfers, network, desk)]
             async with LocalApi(board, status, stopping.set, owner=os.geteuid()).serve(local):
                 logger.info("ready at %s, pid %d", address, os.getpid())
                 ready(status())

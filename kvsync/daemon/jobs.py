@@ -236,6 +236,10 @@ class JobQueue:
         """The newest jobs, newest first."""
         return self._select("ORDER BY sequence DESC LIMIT ?", limit)
 
+    def unfinished(self, kind: JobKind) -> list[Job]:
+        """Those that wait or run, oldest first."""
+        return self._select("WHERE state IN ('queued', 'running') AND kind = ? ORDER BY sequence", kind.value)
+
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
         try:

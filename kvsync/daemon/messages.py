@@ -52,11 +52,12 @@ def parse_job_id(text: object) -> JobId:
 
 
 class JobKind(enum.Enum):
-    """What a job does: `compute` runs in the worker process, the others in the daemon."""
+    """What a job does: `compute` runs in the worker process, the others in the daemon; `ask` has a peer compute."""
 
     COMPUTE = "compute"
     PULL = "pull"
     PUSH = "push"
+    ASK = "ask"
 
 
 class JobState(enum.Enum):
@@ -229,7 +230,7 @@ def _kind(fields: Fields) -> JobKind:
     text = fields.string("kind", limit=20)
     found = next((kind for kind in JobKind if kind.value == text), None)
     if found is None:
-        raise MalformedError("job.kind", f"there are no {text!r} jobs", hint="compute, pull or push")
+        raise MalformedError("job.kind", f"there are no {text!r} jobs", hint="compute, pull, push or ask")
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kvsync.daemon.asked import Asked
 from kvsync.daemon.messages import JobKind
 from kvsync.errors import UsageError
 from kvsync_protocol.digest import Digest
@@ -33,7 +34,8 @@ class ComputeParams:
     """Make the artifact of a document: either its `text` or its `tokens`.
 
     `model` is an absolute path of a model directory; `dtype` None takes the one it was saved in. `template`
-    is the digest of the chat template that shaped the document; `boundaries` are earlier cuts (SPEC 3).
+    is the digest of the chat template that shaped the document; `boundaries` are earlier cuts (SPEC 3). `asked` says
+    which peer wants it, and under which limits.
     """
 
     model: Path
@@ -44,22 +46,12 @@ class ComputeParams:
     name: str | None = None
     template: Digest | None = None
     boundaries: tuple[int, ...] = ()
+    asked: Asked | None = None
 
     def __post_init__(self) -> None:
         if not self.model.is_absolute():
             raise UsageError("job.model", f"{self.model} is not an absolute path")
-        if (self.text is None) == (self.tokens is None):
-            raise UsageError("job.document", "give either text or tokens")
-        if self.text == "" or self.tokens == ():
-            raise UsageError("job.empty_document", "the document is empty")
-        if self.text is not None and _encoded_size(self.text) > MAX_DOCUMENT_BYTES:
-            raise UsageError(
-                "job.document_size",
-                f"the document is larger than {MAX_DOCUMENT_BYTES} bytes",
-                hint="split it, or compute it without the daemon",
-            )
-        if len(self.tokens or ()) > MAX_DOCUMENT_TOKENS:
-            raise UsageError("job.document_size", f"the document has more than {MAX_DOCUMENT_TOKENS} tokens")
+        _check_document(self.text, self.tokens)
         if self.name is not None:
             check_name(self.name)
 
@@ -67,17 +59,13 @@ class ComputeParams:
         found = self._small()
         if self.boundaries:
             found["boundaries"] = list(self.boundaries)
-        if self.text is not None:
-            return found | {"text": self.text}
-        return found | {"tokens": list(self.tokens or ())}
+        return found | _document_json(self.text, self.tokens)
 
     def shown(self) -> dict[str, object]:
         found = self._small()
         if self.boundaries:
             found["boundary_count"] = len(self.boundaries)
-        if self.text is not None:
-            return found | {"text_bytes": len(self.text.encode())}
-        return found | {"token_count": len(self.tokens or ())}
+        return found | _document_shown(self.text, self.tokens)
 
     def _small(self) -> dict[str, object]:
         found: dict[str, object] = {"model": str(self.model), "device": self.device}
@@ -87,6 +75,8 @@ class ComputeParams:
             found["name"] = self.name
         if self.template is not None:
             found["template"] = str(self.template)
+        if self.asked is not None:
+            found["asked"] = self.asked.as_json()
         return found
 
     @classmethod
@@ -99,9 +89,7 @@ class ComputeParams:
         params = cls(
             model=Path(fields.string("model", limit=MAX_PATH_BYTES)),
             text=fields.optional("text", lambda name: _text(fields.take(name))),
-            tokens=fields.optional(
-                "tokens", lambda name: fields.integers(name, 0, 2**32 - 1, limit=MAX_DOCUMENT_TOKENS)
-            ),
+            tokens=_read_tokens(fields),
             dtype=None if dtype is None else DType(dtype),
             device=fields.optional("device", lambda name: fields.string(name, limit=20)) or "cpu",
             name=fields.optional("name", lambda name: fields.string(name, limit=4 * MAX_NAME_CHARS)),
@@ -110,6 +98,7 @@ class ComputeParams:
                 "boundaries", lambda name: fields.integers(name, 1, MAX_TOKENS, limit=MAX_BOUNDARIES)
             )
             or (),
+            asked=fields.optional("asked", lambda name: Asked.parse(fields.take(name))),
         )
         fields.done()
         return params
@@ -126,10 +115,7 @@ class PullParams:
     def as_json(self) -> dict[str, object]:
         found = self.shown()
         if self.fingerprints is not None:
-            found["fingerprints"] = {
-                "compatibility": self.fingerprints.compatibility.as_json(),
-                "numerics": self.fingerprints.numerics.as_json(),
-            }
+            found["fingerprints"] = fingerprints_json(self.fingerprints)
         return found
 
     def shown(self) -> dict[str, object]:
@@ -142,7 +128,7 @@ class PullParams:
         params = cls(
             fields.string("peer", limit=MAX_PEER_CHARS),
             fields.string("wanted", limit=4 * MAX_NAME_CHARS),
-            fields.optional("fingerprints", lambda name: _fingerprints(fields.take(name))),
+            fields.optional("fingerprints", lambda name: read_fingerprints(fields.take(name))),
         )
         fields.done()
         return params
@@ -170,7 +156,62 @@ class PushParams:
         return params
 
 
-JobParams = ComputeParams | PullParams | PushParams
+@dataclass(frozen=True, slots=True)
+class AskParams:
+    """Have a known peer compute a document with the model of this compatibility digest, and fetch the result.
+
+    `fingerprints` are those of the model here, if it is here; `expect` is the digest of the token ids that the text
+    must become. `name` is given to the result by this node.
+    """
+
+    peer: str
+    compatibility: Digest
+    text: str | None = None
+    tokens: tuple[int, ...] | None = None
+    fingerprints: Fingerprints | None = None
+    expect: Digest | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_document(self.text, self.tokens)
+        if self.name is not None:
+            check_name(self.name)
+
+    def as_json(self) -> dict[str, object]:
+        found = self._small() | _document_json(self.text, self.tokens)
+        if self.fingerprints is not None:
+            found["fingerprints"] = fingerprints_json(self.fingerprints)
+        return found
+
+    def shown(self) -> dict[str, object]:
+        return self._small() | _document_shown(self.text, self.tokens)
+
+    def _small(self) -> dict[str, object]:
+        found: dict[str, object] = {"peer": self.peer, "compatibility": str(self.compatibility)}
+        if self.expect is not None:
+            found["expect"] = str(self.expect)
+        if self.name is not None:
+            found["name"] = self.name
+        return found
+
+    @classmethod
+    def parse(cls, value: object) -> AskParams:
+        """Raises MalformedError `job.*`, `fingerprint.*`, `ref.name`; UsageError `job.*`."""
+        fields = Fields(value, _FAMILY)
+        params = cls(
+            fields.string("peer", limit=MAX_PEER_CHARS),
+            fields.digest("compatibility"),
+            fields.optional("text", lambda name: _text(fields.take(name))),
+            _read_tokens(fields),
+            fields.optional("fingerprints", lambda name: read_fingerprints(fields.take(name))),
+            fields.optional("expect", fields.digest),
+            fields.optional("name", lambda name: fields.string(name, limit=4 * MAX_NAME_CHARS)),
+        )
+        fields.done()
+        return params
+
+
+JobParams = ComputeParams | PullParams | PushParams | AskParams
 
 
 def parse_params(kind: JobKind, value: object) -> JobParams:
@@ -182,6 +223,36 @@ def parse_params(kind: JobKind, value: object) -> JobParams:
             return PullParams.parse(value)
         case JobKind.PUSH:
             return PushParams.parse(value)
+        case JobKind.ASK:
+            return AskParams.parse(value)
+
+
+def _check_document(text: str | None, tokens: tuple[int, ...] | None) -> None:
+    """Raises UsageError `job.document`, `job.empty_document`, `job.document_size`, `job.encoding`."""
+    if (text is None) == (tokens is None):
+        raise UsageError("job.document", "give either text or tokens")
+    if text == "" or tokens == ():
+        raise UsageError("job.empty_document", "the document is empty")
+    if text is not None and _encoded_size(text) > MAX_DOCUMENT_BYTES:
+        raise UsageError(
+            "job.document_size",
+            f"the document is larger than {MAX_DOCUMENT_BYTES} bytes",
+            hint="split it, or compute it without the daemon",
+        )
+    if len(tokens or ()) > MAX_DOCUMENT_TOKENS:
+        raise UsageError("job.document_size", f"the document has more than {MAX_DOCUMENT_TOKENS} tokens")
+
+
+def _document_json(text: str | None, tokens: tuple[int, ...] | None) -> dict[str, object]:
+    return {"text": text} if text is not None else {"tokens": list(tokens or ())}
+
+
+def _document_shown(text: str | None, tokens: tuple[int, ...] | None) -> dict[str, object]:
+    return {"text_bytes": len(text.encode())} if text is not None else {"token_count": len(tokens or ())}
+
+
+def _read_tokens(fields: Fields) -> tuple[int, ...] | None:
+    return fields.optional("tokens", lambda name: fields.integers(name, 0, 2**32 - 1, limit=MAX_DOCUMENT_TOKENS))
 
 
 def _text(value: object) -> str:
@@ -198,7 +269,13 @@ def _encoded_size(text: str) -> int:
         raise UsageError("job.encoding", "the document is not Unicode text") from error
 
 
-def _fingerprints(value: object) -> Fingerprints:
+def fingerprints_json(found: Fingerprints) -> dict[str, object]:
+    """The fields of both; `read_fingerprints` reads them."""
+    return {"compatibility": found.compatibility.as_json(), "numerics": found.numerics.as_json()}
+
+
+def read_fingerprints(value: object) -> Fingerprints:
+    """Raises MalformedError `job.*`, `fingerprint.*`."""
     fields = Fields(value, _FAMILY)
     found = Fingerprints(
         Fingerprint.parse(FingerprintKind.COMPATIBILITY, fields.take("compatibility")),

@@ -159,6 +159,8 @@ class Worker:
         engine = self._engine(params)
         progress("loading", 1, 1, "model")
         tokens = engine.encode(params.text) if params.text is not None else list(params.tokens or ())
+        if params.asked is not None:
+            params.asked.check(engine.fingerprints, len(tokens))
         started = time.monotonic()
         with Store.open(self._home.store_dir, StoreLimits.of(self._settings)) as store:
             stored = deposit(
