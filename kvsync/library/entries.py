@@ -16,7 +16,7 @@ from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.keys import TrustList
 from kvsync.library.index import EntryIndex, words
 from kvsync.library.problem import Problem
-from kvsync.library.shelf import Shelf
+from kvsync.library.shelf import Shelf, unknown_entry
 from kvsync_protocol import entry as entry_format
 from kvsync_protocol import library as list_format
 from kvsync_protocol.digest import Digest, sha256
@@ -101,9 +101,7 @@ class EntryStore:
         if len(named) > 1:
             raise UsageError("library.ambiguous", f"{name!r} can mean {len(named)} entries", hint="give more digits")
         if not named:
-            raise NotFoundError(
-                "library.unknown_entry", f"no entry {name!r} in {self.name!r}", hint="kvsync library show"
-            )
+            raise unknown_entry(self.name, name)
         return self.read(named[0])
 
     def find(self, address: Digest) -> list[StoredEntry]:

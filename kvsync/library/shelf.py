@@ -55,9 +55,7 @@ class Shelf:
     def require(self) -> None:
         """Raises NotFoundError `library.unknown`."""
         if not self.exists():
-            raise NotFoundError(
-                "library.unknown", f"there is no library {self.name!r} here", hint="kvsync library create"
-            )
+            raise unknown(self.name)
 
     def create(self, envelope: Envelope) -> None:
         """Raises UsageError `library.exists`; StoreError `home.*`, `store.full`, `store.unwritable`."""
@@ -86,15 +84,14 @@ class Shelf:
 
     def read_list(self) -> Envelope:
         """Raises NotFoundError `library.unknown`; StoreError `library.damaged`, `file.*`."""
-        return self._read(_LIST, "library.unknown", f"there is no library {self.name!r} here")
+        return self._read(_LIST, unknown(self.name))
 
     def write_list(self, envelope: Envelope) -> None:
         write_atomic(self.path / _LIST, envelope.encode())
 
     def read_entry(self, digest: Digest) -> Envelope:
         """Raises NotFoundError `library.unknown_entry`; StoreError `library.damaged`, `file.*`."""
-        missing = f"no entry {digest.short} in the library {self.name!r}"
-        envelope = self._read(f"entries/{digest.hex}.json", "library.unknown_entry", missing)
+        envelope = self._read(f"entries/{digest.hex}.json", unknown_entry(self.name, digest.short))
         if sha256(envelope.payload) != digest:
             raise self._damaged(f"entry {digest.short} is another one")
         return envelope
@@ -124,11 +121,11 @@ class Shelf:
     def _entry(self, digest: Digest) -> Path:
         return self.path / "entries" / f"{digest.hex}.json"
 
-    def _read(self, name: str, code: str, missing: str) -> Envelope:
+    def _read(self, name: str, missing: NotFoundError) -> Envelope:
         try:
             return Envelope.parse(read_limited(self.path / name, MAX_ENVELOPE_BYTES, what="the library's file"))
         except NotFoundError as error:
-            raise NotFoundError(code, missing, hint="kvsync library ls") from error
+            raise missing from error
         except MalformedError as error:
             raise self._damaged(f"{name}: {error.message}") from error
 
@@ -138,6 +135,18 @@ class Shelf:
             f"library {self.name!r} is damaged: {what}",
             hint="remove the file, then kvsync library sync",
         )
+
+
+def unknown(name: str) -> NotFoundError:
+    """`library.unknown`, also for a library that the asker may not see."""
+    return NotFoundError("library.unknown", f"there is no library {name!r} here", hint="kvsync library create")
+
+
+def unknown_entry(library: str, entry: str) -> NotFoundError:
+    """`library.unknown_entry`."""
+    return NotFoundError(
+        "library.unknown_entry", f"no entry {entry!r} in the library {library!r}", hint="kvsync library show"
+    )
 
 
 def shelves(home: Home) -> list[Shelf]:
