@@ -14,6 +14,8 @@
 <home>/store/           artifacts and chunks
 <home>/libraries/       lists and entries of libraries
 <home>/daemon/          socket, queue, log and lock of the daemon
+<home>/blame/           signed records of chunks that peers sent wrong
+<home>/paused           while it is there, no chunks move
 <home>/home.lock        held while keys and lists are changed
 """
 
@@ -36,6 +38,9 @@ from kvsync_protocol.limits import GiB, KiB, MiB
 
 HOME_VARIABLE: Final = "KVSYNC_HOME"
 MAX_CONFIG_BYTES: Final = 256 * KiB
+MIN_RATE: Final = 128 * KiB
+"""Bytes per second. Below it the other side of a few streams would take each for stalled."""
+MAX_RATE: Final = 2**40
 _HOST = re.compile(r"[0-9A-Za-z.:_%-]{1,255}", re.ASCII)
 """A host name or an IP address, as far as its characters go; the resolver judges the rest."""
 
@@ -111,6 +116,16 @@ class Home:
     @property
     def offered_file(self) -> Path:
         return self.root / "offered.json"
+
+    @property
+    def blame_dir(self) -> Path:
+        """Signed records of chunks that came wrong."""
+        return self.root / "blame"
+
+    @property
+    def paused_file(self) -> Path:
+        """While it exists, no chunks move to or from any peer."""
+        return self.root / "paused"
 
     @property
     def prereg_file(self) -> Path:
@@ -193,6 +208,8 @@ class Settings:
     encoding: str = "identity"
     """On the wire only: `identity`, `zstd`, `planes`, or `auto` to encode where the link is slower than the codec."""
     transfer_deadline_s: int = 3600
+    rate_bytes_per_s: int = 0
+    """Bytes of chunks a second that go out, and that come in, at most; 0 for no limit. Read again while they do."""
     stall_timeout_s: int = 30
     """A connection that moves nothing for so long is given up."""
     max_connections: int = 64
@@ -230,6 +247,12 @@ class Settings:
         if not is_host(self.listen_host):
             raise UsageError(
                 "config.value", f"listen_host = {self.listen_host!r} is not a host", hint="use a name or an address"
+            )
+        if self.rate_bytes_per_s and not MIN_RATE <= self.rate_bytes_per_s <= MAX_RATE:
+            raise UsageError(
+                "config.value",
+                f"rate_bytes_per_s is not in {MIN_RATE}..{MAX_RATE}, nor 0 for no limit",
+                field="rate_bytes_per_s",
             )
         for name, low, high in (
             ("listen_port", 0, 65535),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvsync.config import Home, is_host
+from kvsync.config import MAX_RATE, MIN_RATE, Home, is_host
 from kvsync.errors import NotFoundError, UsageError
 from kvsync.files import exclusive
 from kvsync.keys.lists import load_list, save_list
@@ -31,7 +31,8 @@ class Peer:
     """A key that may connect and be connected to. `roles` is what it may do here.
 
     `names` are patterns of the names whose artifacts it may see, all artifacts when there are none. `pins` are
-    the keys that prove it now: its own, during a rotation also the next one, none when all are revoked.
+    the keys that prove it now: its own, during a rotation also the next one, none when all are revoked. `rate` is
+    how many bytes of chunks a second go to it, and come from it, at most; 0 for no limit.
     """
 
     name: str
@@ -40,12 +41,15 @@ class Peer:
     roles: tuple[str, ...] = ("get",)
     names: tuple[str, ...] = ()
     pins: tuple[PublicKey, ...] | None = None
+    rate: int = 0
+    paused: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.key == _EVERYBODY:
             raise UsageError("peer.key", "everybody holds the private half of this key")
         check_roles(self.roles)
+        check_rate(self.rate)
         check_patterns(self.names)
         if len(self.addresses) > MAX_ADDRESSES:
             raise UsageError("peer.address", f"more than {MAX_ADDRESSES} addresses")
@@ -69,6 +73,15 @@ def check_roles(roles: Iterable[str]) -> tuple[str, ...]:
     if unknown:
         raise UsageError("peer.role", f"unknown role {min(unknown)!r}", hint=f"roles are {', '.join(ROLES)}")
     return found
+
+
+def check_rate(rate: int) -> int:
+    """Bytes per second, or 0. Raises UsageError `rate.range`."""
+    if rate and not MIN_RATE <= rate <= MAX_RATE:
+        raise UsageError(
+            "rate.range", f"a rate of {rate} bytes/s is not in {MIN_RATE}..{MAX_RATE}", hint="0 for none"
+        )
+    return rate
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -132,7 +145,27 @@ class PeerBook:
 
     def add_locked(self, peer: Peer) -> None:
         """`add` for a caller that holds the home's lock already."""
-        self._save([*self.check_free(peer), peer])
+        kept = self.check_free(peer)
+        before = [each for each in self._listed() if each not in kept]
+        if before and not peer.rate and not peer.paused:
+            peer = replace(peer, rate=before[0].rate, paused=before[0].paused)
+        self._save([*kept, peer])
+
+    def limit(self, name_or_key: str, *, rate: int | None = None, paused: bool | None = None) -> Peer:
+        """Change how fast bytes move to and from a peer, and whether they do; None leaves it.
+
+        Raises NotFoundError `peer.unknown`; UsageError `rate.range`.
+        """
+        with exclusive(self._lock):
+            found = self.get(name_or_key)
+            changed = replace(
+                found,
+                rate=found.rate if rate is None else rate,
+                paused=found.paused if paused is None else paused,
+                pins=None,
+            )
+            self._save([*(peer for peer in self._listed() if peer.key != found.key), changed])
+        return changed
 
     def check_free(self, peer: Peer) -> list[Peer]:
         """The other peers, none of whom has this one's name or key. Raises UsageError `peer.exists`."""
@@ -160,6 +193,8 @@ class PeerBook:
                 "addresses": list(p.addresses),
                 "roles": list(p.roles),
                 "names": list(p.names),
+                **({"rate": p.rate} if p.rate else {}),
+                **({"paused": True} if p.paused else {}),
             }
             for p in sorted(peers, key=lambda p: p.name)
         ]
@@ -173,4 +208,6 @@ def _read(entry: strictjson.Fields, version: int) -> Peer:
         tuple(str(address) for address in entry.array("addresses", limit=MAX_ADDRESSES)),
         entry.strings("roles", limit=MAX_ROLES, each=64),
         entry.strings("names", limit=MAX_PATTERNS, each=800) if version > 1 else (),
+        rate=entry.optional("rate", lambda name: entry.integer(name, MIN_RATE, MAX_RATE)) or 0,
+        paused=entry.optional("paused", entry.boolean) or False,
     )

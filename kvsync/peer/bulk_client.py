@@ -19,6 +19,7 @@ from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
+from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import bulk_error
 from kvsync.peer.stream import SecureStream, buffer, stream_error
 from kvsync_protocol.bulk import (
@@ -50,8 +51,16 @@ class BulkConnection:
     """One stream of chunks. For one thread, but `abort` may come from any."""
 
     def __init__(
-        self, peer: Peer, address: str, context: ssl.SSLContext, *, stall_s: float, deadline: Deadline
+        self,
+        peer: Peer,
+        address: str,
+        context: ssl.SSLContext,
+        *,
+        stall_s: float,
+        deadline: Deadline,
+        throttle: Throttle | None = None,
     ) -> None:
+        self.throttle = throttle
         self._peer = peer
         self._address = address
         self._context = context
@@ -85,7 +94,7 @@ class BulkConnection:
         except BaseException:
             secured.close()
             raise
-        self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline)
+        self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle)
         self.depth = 2 if self._stream.round_trip_s >= PIPELINE_RTT_S else 1
         if self._aborted:
             self.abort()

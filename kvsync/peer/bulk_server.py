@@ -25,6 +25,7 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
+from kvsync.peer.rates import Rates
 from kvsync.peer.roster import Roster
 from kvsync.peer.stream import SecureStream, buffer
 from kvsync.store import Served, Store
@@ -102,6 +103,10 @@ class BulkSession:
         else:
             self._take(request)
 
+    @property
+    def _paused(self) -> bool:
+        return self.stream.throttle is not None and self.stream.throttle.paused
+
     def _allowed(self, role: str) -> bool:
         peer = self._roster.find(self._key)
         return peer is not None and role in peer.roles
@@ -113,6 +118,9 @@ class BulkSession:
     # GET
 
     def _give(self, request: BulkRequest) -> None:
+        if self._paused:
+            self._reply(Status.BUSY)
+            return
         try:
             leaf = self._leaf(request) if self._visible(request.artifact) else None
             if leaf is None:
@@ -166,6 +174,9 @@ class BulkSession:
         body = self._receive(request)
         if not self._allowed("push"):
             self._reply(Status.REFUSED)
+            return
+        if self._paused:
+            self._reply(Status.BUSY)
             return
         try:
             offer = self._offers.find(self._key, request.artifact)
@@ -232,6 +243,7 @@ class BulkLane:
         self._access = access
         self._table = table
         self._settings = settings
+        self._rates = Rates.of(roster.home)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def drain(self) -> None:
@@ -273,4 +285,6 @@ class BulkLane:
             secured.close()
             return None, key
         deadline = Deadline.after(self._settings.transfer_deadline_s)
-        return SecureStream(secured, stall_s=self._settings.stall_timeout_s, deadline=deadline), key
+        throttle = self._rates.throttle(key)
+        stall_s = self._settings.stall_timeout_s
+        return SecureStream(secured, stall_s=stall_s, deadline=deadline, throttle=throttle), key

@@ -25,6 +25,7 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
+from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, tls_error
 from kvsync.peer.watch import revoked
@@ -55,8 +56,10 @@ class PeerClient:
         settings: Settings,
         deadline: Deadline,
         spread: KeySpread | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.peer = peer
+        self._throttle = throttle
         self._spread = spread
         self._settings = settings
         self._deadline = deadline
@@ -235,6 +238,7 @@ class PeerClient:
             self._bulk_context,
             stall_s=self._settings.stall_timeout_s,
             deadline=self._deadline,
+            throttle=self._throttle,
         )
 
     # requests

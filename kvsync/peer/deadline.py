@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from kvsync.errors import UnavailableError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadline:
-    """`at` is in seconds of time.monotonic(), which is also asyncio's loop.time() on Linux."""
+    """`at` is in seconds of time.monotonic(), which is also asyncio's loop.time() on Linux.
+
+    It moves only by `extend`, for time in which nothing was to be done.
+    """
 
     at: float
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
         return cls(time.monotonic() + seconds)
+
+    def extend(self, seconds: float) -> None:
+        self.at += seconds
 
     def remaining(self, most: float = float("inf")) -> float:
         """Seconds left, at most `most`.

@@ -27,7 +27,7 @@ class Roster:
 
     def __init__(self, keys: NodeKeys) -> None:
         self._keys = keys
-        self._home = keys.home
+        self.home = keys.home
         self._book = PeerBook(keys.home)
         self._identity = NodeIdentity(keys.peer)
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Roster:
         """Take up this node's next peer key when its time has come, and note when something changes by itself."""
         moments = [
             moment
-            for step, _ in Statements(self._home).held().successors
+            for step, _ in Statements(self.home).held().successors
             for moment in (presented_from(step), float(step.until + 1))
         ]
         self._until = min((moment for moment in moments if moment > now), default=float("inf"))
@@ -90,7 +90,7 @@ class Roster:
 
     def _state(self) -> tuple[tuple[int, ...], ...]:
         """Changes with every replacement of a file; taken before reading, so a race reads twice."""
-        home = self._home
+        home = self.home
         found: list[tuple[int, ...]] = []
         for path in (home.peers_file, home.trust_file, home.statements_file):
             try:

@@ -11,12 +11,14 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from kvsync.errors import KvsyncError, UnavailableError
 from kvsync.peer.deadline import Deadline
+from kvsync.peer.rates import Direction, Throttle
 from kvsync_protocol.errors import TrustError
 from kvsync_protocol.limits import KiB
 
@@ -42,7 +44,11 @@ def buffer(size: int) -> memoryview:
 class SecureStream:
     """One TLS connection after its handshake. Not for several threads, but `abort` may come from any."""
 
-    def __init__(self, connection: ssl.SSLSocket, *, stall_s: float, deadline: Deadline) -> None:
+    def __init__(
+        self, connection: ssl.SSLSocket, *, stall_s: float, deadline: Deadline, throttle: Throttle | None = None
+    ) -> None:
+        self.throttle = throttle
+        self._broken = threading.Event()
         self._connection = connection
         self._stall_s = stall_s
         self._deadline = deadline
@@ -75,14 +81,19 @@ class SecureStream:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`.
             TrustError: `peer.refused` when the other side does not know this node.
         """
-        if not self._read(view, self._end(len(view))):
-            raise _closed()
+        end = self._end(len(view))
+        for at in range(0, len(view), PIECE):
+            piece = view[at : at + PIECE]
+            end += self._wait_turn(len(piece), "in")
+            if not self._read(piece, end):
+                raise _closed()
 
     def pieces(self, size: int) -> Iterator[memoryview]:
         """The next `size` bytes, each piece valid until the next is asked for. Raises like `read_into`."""
         end = self._end(size)
         for at in range(0, size, PIECE):
             view = self._piece[: size - at]
+            end += self._wait_turn(len(view), "in")
             if not self._read(view, end):
                 raise _closed()
             yield view
@@ -106,6 +117,7 @@ class SecureStream:
         try:
             for part in parts:
                 for start in range(0, len(part), _PIECE):
+                    end += self._wait_turn(min(_PIECE, len(part) - start), "out")
                     self._connection.sendall(memoryview(part)[start : start + _PIECE])
                     if time.monotonic() > end:
                         self._too_late()
@@ -114,6 +126,7 @@ class SecureStream:
 
     def abort(self) -> None:
         """Break the connection, waking whoever waits on it."""
+        self._broken.set()
         with contextlib.suppress(OSError):
             # Not SSLSocket.shutdown, which would take the TLS state from under the other thread.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
@@ -138,6 +151,14 @@ class SecureStream:
         if 0 < at < size:
             raise UnavailableError("peer.closed", "the peer closed the connection in the middle of a message")
         return at == size
+
+    def _wait_turn(self, size: int, direction: Direction) -> float:
+        """Let the rates have their say; seconds waited, which do not count as the other side's."""
+        if self.throttle is None:
+            return 0.0
+        waited = self.throttle.take(size, direction, self._broken, self._deadline.at)
+        self._deadline.remaining()
+        return waited
 
     def _end(self, size: int) -> float:
         return min(self._deadline.at, time.monotonic() + self._stall_s + size / LEAST_RATE)

@@ -83,11 +83,15 @@ class Stream(ABC):
 
     def _session(self) -> None:
         while not self._stopping.is_set():
+            if not self.under_way and self._paused:
+                self.connection.close()
+                self._stopping.wait(_PAUSE_S)
+                continue
             if not self.connection.is_open:
                 if not self.share.wait(self._stopping):
                     return
                 self.connection.open()
-            while len(self.under_way) < self.connection.depth:
+            while len(self.under_way) < self.connection.depth and not self._paused:
                 index = self.share.take()
                 if index is None:
                     break
@@ -101,6 +105,10 @@ class Stream(ABC):
                 if self.share.is_over:
                     return
                 self.connection.close()
+
+    @property
+    def _paused(self) -> bool:
+        return self.connection.throttle is not None and self.connection.throttle.paused
 
     def _start_over(self, error: IntegrityError | MalformedError | NotFoundError | None) -> None:
         """After a fault the connection's place in the conversation is unknown: begin a new one."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kvsync.config import Settings
 from kvsync.keys import KeySpread, NodeKeys, Peer, TrustList
@@ -16,6 +16,7 @@ from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.rates import Rates
 from kvsync.peer.watch import while_trusted
 from kvsync.progress import Progress
 from kvsync.sync.choice import EncodingChoice
@@ -28,6 +29,8 @@ from kvsync_protocol.errors import CodedError
 from kvsync_protocol.manifest import Manifest
 
 R = TypeVar("R", bound=Report)
+
+PAUSE_LOOK_S: Final = 0.25
 
 
 class Transfer:
@@ -53,7 +56,8 @@ class Transfer:
         self.progress = progress
         self._identity = NodeIdentity(self.keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, self.keys.signer.public))
-        self._began = time.monotonic()
+        self._rates = Rates.of(self.keys.home)
+        self._extended_at = self._began = time.monotonic()
         self._moving_s = 0.0
 
     @asynccontextmanager
@@ -64,11 +68,13 @@ class Transfer:
             UnavailableError: `peer.deadline`; TrustError: `peer.revoked`, also in the middle.
         """
         contact = None
+        throttle = self._rates.throttle(peer.key)
         try:
             async with (
-                asyncio.timeout_at(self.deadline.at),
+                asyncio.timeout_at(self.deadline.at) as limit,
+                self._extended(limit),
                 while_trusted(peer, self._spread),
-                PeerClient(peer, self._identity, self.settings, self.deadline, self._spread) as client,
+                PeerClient(peer, self._identity, self.settings, self.deadline, self._spread, throttle) as client,
             ):
                 contact = Contact(self, peer, client)
                 yield contact
@@ -78,6 +84,27 @@ class Transfer:
         finally:
             if contact is not None:
                 await asyncio.shield(contact.close_unused())
+
+    @asynccontextmanager
+    async def _extended(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
+        """The time in which every peer is paused does not count."""
+
+        async def look() -> None:
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(PAUSE_LOOK_S)
+                now = time.monotonic()
+                if all(self._rates.paused(peer.key) for peer in self.peers):
+                    self.deadline.extend(now - max(before, self._extended_at))
+                self._extended_at = now
+                limit.reschedule(self.deadline.at)
+
+        looking = asyncio.create_task(look(), name="kvsync-pauses")
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
 
     @contextlib.contextmanager
     def moving(self, plan: Plan) -> Iterator[None]:
