@@ -230,6 +230,7 @@ class PullDraft:
         try:
             lock.mark_active()
             with leases.left_to_reconcile(self.artifact), self._parts.index.writing() as db:
+                leases.settle(db, self._parts.chunks, leases.PARTIAL, self.artifact)
                 if records.is_recorded(db, self.artifact) and not self.missing():
                     self._parts.temp.discard_tree(self.artifact.hex, self._parts.folder(leases.PARTIAL))
                     leases.release(db, leases.PARTIAL, self.artifact)

@@ -40,8 +40,14 @@ def needed(artifact, count=None):
     return {sha256(chunk).hex for chunk in artifact.chunks[:count]}
 
 
+def needed_at(artifact, position):
+    layout = artifact.manifest.layout
+    spans = layout.chunks_for_graft(position, logits=position == layout.tokens)
+    return {sha256(artifact.chunks[span.index]).hex for span in spans}
+
+
 class StoreModel(RuleBasedStateMachine):
-    """Artifacts are complete, partial (pulled in part), computed in part, or absent; chunks follow."""
+    """Artifacts are complete or kept for some positions, partial (not published), computed in part, or absent."""
 
     @initialize()
     def begin(self):
@@ -49,7 +55,7 @@ class StoreModel(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
         self.root = Path(self.folder.name) / "store"
         self.store = Store.open(self.root, StoreLimits(free_floor_bytes=0))
-        self.complete, self.pinned = set(), set()
+        self.complete, self.pinned, self.places = set(), set(), {}
         self.partial, self.computed, self.chunks = set(), {}, set()
 
     @rule(artifact=which, count=st.integers(0, 9))
@@ -60,8 +66,31 @@ class StoreModel(RuleBasedStateMachine):
             for index in draft.missing()[:count]:
                 draft.put(index, made.chunks[index])
                 self.chunks.add(sha256(made.chunks[index]).hex)
-        if artifact not in self.complete:
+        if artifact not in self.complete or needed(made) - self.chunks:
             self.partial.add(artifact)
+        else:
+            self.partial.discard(artifact)
+
+    @rule(artifact=which, data=st.data())
+    def pull_for_a_position(self, artifact, data):
+        made = ARTIFACTS[artifact]
+        layout = made.manifest.layout
+        position = data.draw(st.sampled_from([p for p in range(1, layout.tokens + 1) if layout.restorable(p) == p]))
+        with self.store.pull_draft(*made.parts, positions=[position]) as draft:
+            assert {sha256(made.chunks[i]).hex for i in draft.missing()} == needed_at(made, position) - self.chunks
+            for index in draft.missing():
+                draft.put(index, made.chunks[index])
+            draft.publish()
+        self.chunks |= needed_at(made, position)
+        if artifact not in self.complete:
+            self.places[artifact] = {position}
+        elif artifact in self.places:
+            self.places[artifact].add(position)
+        kept = {digest for place in self.places.get(artifact, ()) for digest in needed_at(made, place)}
+        if kept == needed(made):
+            del self.places[artifact]
+        self.complete.add(artifact)
+        self.partial.discard(artifact)
 
     @rule(artifact=which)
     def pull(self, artifact):
@@ -72,6 +101,7 @@ class StoreModel(RuleBasedStateMachine):
             draft.publish()
         self.chunks |= needed(made)
         self.complete.add(artifact)
+        self.places.pop(artifact, None)
         self.partial.discard(artifact)
 
     @rule(artifact=which, count=st.integers(0, 12), keep=st.integers(0, 12))
@@ -89,6 +119,7 @@ class StoreModel(RuleBasedStateMachine):
                 draft.publish(*made.parts)
                 del self.computed[artifact]
                 self.complete.add(artifact)
+                self.places.pop(artifact, None)
                 self.partial.discard(artifact)
 
     @precondition(lambda self: self.complete - self.pinned)
@@ -97,6 +128,7 @@ class StoreModel(RuleBasedStateMachine):
         artifact = data.draw(st.sampled_from(sorted(self.complete - self.pinned)))
         self.store.remove(ARTIFACTS[artifact].id)
         self.complete.discard(artifact)
+        self.places.pop(artifact, None)
 
     @precondition(lambda self: self.complete)
     @rule(data=st.data())
@@ -135,9 +167,12 @@ class StoreModel(RuleBasedStateMachine):
         assert {path.name for path in (self.root / "chunks").glob("*/*")} == self.chunks
         stored = self.store.artifacts()
         assert {s.artifact for s in stored} == {ARTIFACTS[a].id for a in self.complete}
+        kept = {s.artifact: set(s.extent.positions) for s in stored if s.extent is not None}
+        assert kept == {ARTIFACTS[a].id: places for a, places in self.places.items()}
         assert {s.artifact for s in stored if s.pinned} == {ARTIFACTS[a].id for a in self.pinned}
         usage = self.store.usage()
         assert (usage.chunks, usage.artifacts) == (len(self.chunks), len(self.complete))
+        assert usage.partial == len(self.places)
         assert usage.drafts == len(self.partial) + len(self.computed)
         assert usage.reserved_bytes == 0
 
