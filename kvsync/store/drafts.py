@@ -159,6 +159,7 @@ class PullDraft:
                 f"chunk {index} of artifact {self.artifact.short} is not the signed one",
                 index=index,
                 digest=leaf.digest,
+                found=None if left else Digest(state.digest()),
             )
 
     def _count(self, digest: Digest, size: int) -> None:
