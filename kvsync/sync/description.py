@@ -19,6 +19,7 @@ from kvsync.errors import NotFoundError
 from kvsync.keys import Peer, TrustList
 from kvsync.store import Store
 from kvsync.sync.evidence import ArtifactEvidence
+from kvsync.sync.part import Part, covers, extent
 from kvsync.sync.policy import Policies
 from kvsync.sync.transfer import Contact, Transfer
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -47,6 +48,8 @@ class Description:
     policies: Policies
     leaves: bytes | None = None
     tokens: bytes | None = None
+    position: int | None = None
+    """Where a graft shall begin that the pull is for; None for all of the artifact."""
     ref: tuple[Ref, Envelope] | None = None
 
 
@@ -54,7 +57,13 @@ class Describing:
     """`found` is the outcome: a description, or nothing while somebody may still give one."""
 
     def __init__(
-        self, transfer: Transfer, store: Store, trust: TrustList, wanted: str, fingerprints: Fingerprints | None
+        self,
+        transfer: Transfer,
+        store: Store,
+        trust: TrustList,
+        wanted: str,
+        fingerprints: Fingerprints | None,
+        part: Part,
     ) -> None:
         self.found: asyncio.Future[Description] = asyncio.get_running_loop().create_future()
         self._transfer = transfer
@@ -62,6 +71,7 @@ class Describing:
         self._trust = trust
         self._fingerprints = fingerprints
         self._wanted = wanted
+        self._part = part
         self._undecided: set[Peer] = set(transfer.peers)
         self._refs: list[tuple[Ref, Envelope]] = []
         self._turn = asyncio.Lock()
@@ -133,10 +143,12 @@ class Describing:
         trusted = self._trust.keys()
         manifest = policies.signer(envelope, trusted, artifact)
         envelope = envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
-        policies.size(manifest, transfer.settings.max_artifact_bytes)
+        position = self._part.position(manifest.layout)
+        kept = extent(manifest.layout, position)
+        policies.size(manifest.tree.total_bytes if kept is None else kept.bytes, transfer.settings.max_artifact_bytes)
         policies.model(self._fingerprints, manifest, transfer.settings.accept)
         evidence = ArtifactEvidence(self._store, self._trust, transfer.settings, client, dry_run=transfer.dry_run)
-        here = await asyncio.to_thread(self._leaves_here, manifest)
+        here = await asyncio.to_thread(self._leaves_here, manifest, position)
         if here is not None and not transfer.dry_run:
             await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
         await evidence.learn(manifest, here=here is not None)
@@ -144,7 +156,7 @@ class Describing:
         named = [each for each in self._refs if each[0].artifact == artifact]
         ref = self._newest(named) if named else None
         if here is not None:
-            return Description(manifest, envelope, here, evidence, policies, ref=ref)
+            return Description(manifest, envelope, here, evidence, policies, position=position, ref=ref)
         if not transfer.dry_run:
             contact.open_ahead(manifest.tree.size)
         leaves = await client.leaves(manifest)
@@ -152,9 +164,9 @@ class Describing:
         tokens = await client.tokens(manifest)
         ids = await asyncio.to_thread(manifest.check_tokens, tokens)
         await evidence.judge_bytes(policies, Described(envelope, manifest, table, ids))
-        return Description(manifest, envelope, table, evidence, policies, leaves, tokens, ref)
+        return Description(manifest, envelope, table, evidence, policies, leaves, tokens, position, ref)
 
-    def _leaves_here(self, manifest: Manifest) -> LeafTable | None:
-        """The leaves of the artifact if all of it is here already; a damaged one is fetched again."""
+    def _leaves_here(self, manifest: Manifest, position: int | None) -> LeafTable | None:
+        """The leaves of the artifact if what is asked for is here already; a damaged one is fetched again."""
         whole = self._store.whole(manifest.artifact)
-        return None if whole is None else whole.leaves()
+        return whole.leaves() if whole is not None and covers(whole, position) else None

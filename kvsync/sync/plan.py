@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kvsync.progress import Progress
 from kvsync.sync.share import Share, mark
@@ -21,10 +21,17 @@ class Plan:
     """The leaves still to move. Safe for several threads; `changed` guards everything and tells of every change.
 
     `own` is this node's own key: nodes that get the same artifact at once divide by their keys who asks for what.
+    `asked` are the leaves that the transfer is for, here or not; None for all of them.
     """
 
     def __init__(
-        self, leaves: Sequence[Leaf], missing: Iterable[int], progress: Progress, stage: str, own: bytes = b""
+        self,
+        leaves: Sequence[Leaf],
+        missing: Iterable[int],
+        progress: Progress,
+        stage: str,
+        own: bytes = b"",
+        asked: Collection[int] | None = None,
     ) -> None:
         self.own = own
         self.changed = threading.Condition()
@@ -36,7 +43,8 @@ class Plan:
         self._marks: dict[int, bytes] = {}
         self._progress = progress
         self._stage = stage
-        self.bytes_total = sum(leaf.size for leaf in leaves)
+        self.chunks_total = len(leaves) if asked is None else len(asked)
+        self.bytes_total = sum(leaf.size for leaf in (leaves if asked is None else [leaves[i] for i in asked]))
         self.chunks_planned = 0
         self.bytes_planned = 0
         self.chunks_moved = 0

@@ -80,14 +80,14 @@ class Policies:
             self.allow("name", f"sequence {ref.sequence} of {', '.join(key.key_id for key in signers)}")
         return ref
 
-    def size(self, manifest: Manifest, limit: int) -> None:
-        """Raises PolicyError `policy.size`."""
-        if manifest.tree.total_bytes <= limit:
-            self.allow("size", f"{manifest.tree.total_bytes} bytes")
+    def size(self, size: int, limit: int) -> None:
+        """Of what is asked for, in bytes. Raises PolicyError `policy.size`."""
+        if size <= limit:
+            self.allow("size", f"{size} bytes")
             return
         error = PolicyError(
             "policy.size",
-            f"{manifest.tree.total_bytes} bytes are more than the {limit} allowed here",
+            f"{size} bytes are more than the {limit} allowed here",
             hint="raise max_artifact_bytes",
         )
         self.refuse("size", error)

@@ -81,7 +81,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PullReport(Report):
-    """`resent` counts chunks fetched again because the peer sent wrong bytes."""
+    """`resent` counts chunks fetched again because the peer sent wrong bytes.
+
+    With `position` the pull was for a graft there, and `chunks` and `bytes_total` are of that part of the artifact.
+    """
+
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Transfer:
             artifact=manifest.artifact,
             name=name,
             dry_run=self.dry_run,
-            chunks=manifest.tree.size,
+            chunks=plan.chunks_total,
             chunks_moved=plan.chunks_planned if self.dry_run else plan.chunks_moved,
             bytes_total=plan.bytes_total,
             bytes_moved=plan.bytes_planned if self.dry_run else plan.bytes_moved,

@@ -30,6 +30,7 @@ VERBS = [
     ("get", "GET", routes.path(routes.ENVELOPE, SEEN.id)),
     ("get", "GET", routes.path(routes.LEAVES, SEEN.id)),
     ("get", "GET", routes.path(routes.TOKENS, SEEN.id)),
+    ("get", "GET", routes.path(routes.HAVE, SEEN.id)),
     ("get", "GET", routes.path(routes.ATTESTATIONS, SEEN.id)),
     ("get", "GET", routes.path(routes.RELATED, SEEN.id)),
     ("push", "POST", routes.OFFERS),
