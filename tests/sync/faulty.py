@@ -30,6 +30,7 @@ class Faults:
     leaf_table: Change | None = None
     tokens: Change | None = None
     refs: Change | None = None
+    have: Change | None = None
     chunk: SendChunk | None = None
     leaves: set[int] | None = None
     served: list[str] = field(default_factory=list)
@@ -51,6 +52,9 @@ class FaultyControl(ControlLane):
 
     def tokens(self, artifact: ArtifactId) -> bytes:
         return self._changed("tokens", super().tokens(artifact), self.faults.tokens)
+
+    def have(self, artifact: ArtifactId) -> bytes:
+        return self._changed("have", super().have(artifact), self.faults.have)
 
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
         return self._changed("refs", super().refs(key, name, after), self.faults.refs)

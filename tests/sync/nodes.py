@@ -67,7 +67,7 @@ class Node:
         return await pull(
             self.store,
             self.trust,
-            options.pop("peer", None) or other.as_peer(),
+            options.pop("peer") if "peer" in options else other.as_peer(),
             str(wanted),
             keys=self.keys,
             settings=settings,
