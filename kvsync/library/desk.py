@@ -11,7 +11,7 @@ from aiohttp import web
 from kvsync.config import Home
 from kvsync.library.shelf import Shelf, unknown
 from kvsync.peer.lane import Lane
-from kvsync_protocol import routes
+from kvsync_protocol import library_routes as routes
 from kvsync_protocol.digest import Digest
 
 

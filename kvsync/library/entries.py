@@ -23,8 +23,15 @@ from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.entry import Entry
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import CodedError, IntegrityError, ProtocolError, TrustError
-from kvsync_protocol.library import MAX_REASON_BYTES, Finding, LibraryList, Quarantined
-from kvsync_protocol.limits import MAX_HISTORY, MAX_LIBRARY_ENTRIES, MAX_QUARANTINED
+from kvsync_protocol.library import (
+    MAX_HISTORY,
+    MAX_LIBRARY_ENTRIES,
+    MAX_QUARANTINED,
+    MAX_REASON_BYTES,
+    Finding,
+    LibraryList,
+    Quarantined,
+)
 from kvsync_protocol.signing import PublicKey, SigningKey
 
 _SEARCHED: Final = 8

@@ -29,7 +29,7 @@ from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, tls_error
 from kvsync.peer.watch import revoked
-from kvsync_protocol import bulk, routes
+from kvsync_protocol import bulk, library_routes, routes
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
@@ -202,11 +202,13 @@ class PeerClient:
 
     async def library(self, name: str) -> Envelope:
         """The list of a library there, nothing verified. Raises NotFoundError `library.unknown`."""
-        return Envelope.parse(await self._get(f"{routes.LIBRARIES}?name={check_name(name)}", MAX_ENVELOPE_BYTES))
+        return Envelope.parse(
+            await self._get(f"{library_routes.LIBRARIES}?name={check_name(name)}", MAX_ENVELOPE_BYTES)
+        )
 
     async def entry(self, library: str, entry: Digest) -> Envelope:
         """An entry of a library there, nothing verified. Raises NotFoundError `library.unknown_entry`."""
-        path = f"{routes.ENTRY.format(entry=entry.hex)}?library={check_name(library)}"
+        path = f"{library_routes.ENTRY.format(entry=entry.hex)}?library={check_name(library)}"
         return Envelope.parse(await self._get(path, MAX_ENVELOPE_BYTES))
 
     async def offer(self, envelope: Envelope) -> Accepted:

@@ -15,20 +15,14 @@ from kvsync_protocol import figure, strictjson
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, TrustError, VersionError
-from kvsync_protocol.limits import (
-    MAX_ENTRY_BYTES,
-    MAX_FIELD_BYTES,
-    MAX_MESSAGE_BYTES,
-    MAX_NAME_CHARS,
-    MAX_PROBLEM_BYTES,
-    MAX_SOLUTION_BYTES,
-    MAX_TOKENS,
-)
+from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_CHARS, MAX_TOKENS, KiB
 from kvsync_protocol.signing import SigningKey
 
 FORMAT: Final = 1
 PAYLOAD_TYPE: Final = "application/vnd.kvsync.entry+json"
-_FAMILY: Final = "entry"
+MAX_PROBLEM_BYTES: Final = 64 * KiB
+MAX_SOLUTION_BYTES: Final = 256 * KiB
+MAX_ENTRY_BYTES: Final = 768 * KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,7 @@ class VerifierRecord:
 
     @classmethod
     def parse(cls, value: object) -> VerifierRecord:
-        fields = strictjson.Fields(value, _FAMILY)
+        fields = strictjson.Fields(value, "entry")
         found = cls(
             fields.string("name", limit=MAX_NAME_CHARS),
             fields.string("version", limit=MAX_NAME_CHARS),
@@ -69,7 +63,7 @@ class EntryCost:
 
     @classmethod
     def parse(cls, value: object) -> EntryCost:
-        fields = strictjson.Fields(value, _FAMILY)
+        fields = strictjson.Fields(value, "entry")
         found = cls(
             fields.integer("decoded", 0, strictjson.MAX_SAFE_INTEGER),
             fields.integer("prefilled", 0, strictjson.MAX_SAFE_INTEGER),
@@ -141,11 +135,11 @@ class Entry:
 
     @classmethod
     def _read(cls, payload: bytes) -> Entry:
-        fields = strictjson.Fields(strictjson.loads(payload, limit=MAX_ENTRY_BYTES, what="the entry"), _FAMILY)
+        fields = strictjson.Fields(strictjson.loads(payload, limit=MAX_ENTRY_BYTES, what="the entry"), "entry")
         if fields.integer("format", 0, strictjson.MAX_SAFE_INTEGER) != FORMAT:
             raise VersionError("version.format", "an entry of another format", hint="use the kvsync that wrote it")
-        verdict = strictjson.Fields(fields.take("verdict"), _FAMILY)
-        tokens = strictjson.Fields(fields.take("tokens"), _FAMILY)
+        verdict = strictjson.Fields(fields.take("verdict"), "entry")
+        tokens = strictjson.Fields(fields.take("tokens"), "entry")
         if not verdict.boolean("passed"):
             raise MalformedError("entry.verdict", "an entry whose solution did not pass")
         found = cls(

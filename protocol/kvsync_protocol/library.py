@@ -13,19 +13,15 @@ from kvsync_protocol import strictjson
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, TrustError
-from kvsync_protocol.limits import (
-    MAX_HISTORY,
-    MAX_LIBRARY_ENTRIES,
-    MAX_MANIFEST_BYTES,
-    MAX_NAME_CHARS,
-    MAX_QUARANTINED,
-)
+from kvsync_protocol.limits import MAX_MANIFEST_BYTES, MAX_NAME_CHARS
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.signing import SigningKey
 
 PAYLOAD_TYPE: Final = "application/vnd.kvsync.library+json"
+MAX_LIBRARY_ENTRIES: Final = 8192
+MAX_QUARANTINED: Final = 1024
+MAX_HISTORY: Final = 8
 MAX_REASON_BYTES: Final = 400
-_FAMILY: Final = "library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ class Finding:
 
     @classmethod
     def parse(cls, value: object) -> Finding:
-        fields = strictjson.Fields(value, _FAMILY)
+        fields = strictjson.Fields(value, "list")
         found = cls(
             fields.integer("time", 0, strictjson.MAX_SAFE_INTEGER), fields.string("reason", limit=MAX_REASON_BYTES)
         )
@@ -60,12 +56,12 @@ class Quarantined:
 
     @classmethod
     def parse(cls, value: object) -> Quarantined:
-        fields = strictjson.Fields(value, _FAMILY)
+        fields = strictjson.Fields(value, "list")
         entry = fields.digest("entry")
         history = tuple(map(Finding.parse, fields.array("history", limit=MAX_HISTORY)))
         fields.done()
         if not history:
-            raise MalformedError("library.history", "an entry in quarantine without a reason")
+            raise MalformedError("list.history", "an entry in quarantine without a reason")
         return cls(entry, history)
 
 
@@ -99,14 +95,14 @@ class LibraryList:
 
     @classmethod
     def parse(cls, verified: VerifiedPayload) -> LibraryList:
-        """Raises MalformedError `json.*`, `library.*`, `ref.name`, `digest.*`; TrustError `trust.payload_type`."""
+        """Raises MalformedError `json.*`, `list.*`, `ref.name`, `digest.*`; TrustError `trust.payload_type`."""
         if verified.payload_type != PAYLOAD_TYPE:
             raise TrustError("trust.payload_type", "not a library's list")
         return cls._read(verified.payload)
 
     @classmethod
     def _read(cls, payload: bytes) -> LibraryList:
-        fields = strictjson.Fields(strictjson.loads(payload, limit=MAX_MANIFEST_BYTES, what="the list"), _FAMILY)
+        fields = strictjson.Fields(strictjson.loads(payload, limit=MAX_MANIFEST_BYTES, what="the list"), "list")
         found = cls(
             name=check_name(fields.string("name", limit=4 * MAX_NAME_CHARS)),
             sequence=fields.integer("sequence", 1, strictjson.MAX_SAFE_INTEGER),
@@ -116,7 +112,7 @@ class LibraryList:
         fields.done()
         apart = [each.entry for each in found.quarantined]
         if any(list(digests) != sorted(set(digests)) for digests in (found.entries, apart)):
-            raise MalformedError("library.order", "entries do not ascend")
+            raise MalformedError("list.order", "entries do not ascend")
         if set(found.entries) & set(apart):
-            raise MalformedError("library.order", "an entry stands among those that count and in quarantine")
+            raise MalformedError("list.order", "an entry stands among those that count and in quarantine")
         return found

@@ -10,8 +10,6 @@
     GET   ATTESTATIONS                  Attestations
     POST  ATTESTATIONS    Attestations  nothing
     GET   RELATED                       Related
-    GET   LIBRARIES       ?name=NAME    a library's list, an envelope (LIBRARY 3)
-    GET   ENTRY           ?library=NAME an entry of it, an envelope
     POST  OFFERS          an envelope   Accepted
     PUT   OFFER_LEAVES, OFFER_TOKENS    bytes in, nothing out
     GET   OFFER_MISSING                 Missing
@@ -37,8 +35,6 @@ TOKENS: Final = "/v1/artifacts/{artifact}/tokens"
 HAVE: Final = "/v1/artifacts/{artifact}/have"
 ATTESTATIONS: Final = "/v1/artifacts/{artifact}/attestations"
 RELATED: Final = "/v1/artifacts/{artifact}/related"
-LIBRARIES: Final = "/v1/libraries"
-ENTRY: Final = "/v1/entries/{entry}"
 OFFERS: Final = "/v1/offers"
 OFFER_LEAVES: Final = "/v1/offers/{artifact}/leaves"
 OFFER_TOKENS: Final = "/v1/offers/{artifact}/tokens"

@@ -18,6 +18,7 @@ import envelopes
 import evidence
 import geometry
 import hints
+import libraries
 import manifests
 import planes
 import receipts
@@ -51,6 +52,7 @@ TOPICS: Final = {
     "bulk": wire.bulk,
     "planes": planes.planes,
     "registry": hints.registry,
+    "library": libraries.library,
     "statements": acquaintance.statements,
     "tickets": acquaintance.tickets,
 }

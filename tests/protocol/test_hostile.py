@@ -17,12 +17,16 @@ from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.bulk import BulkReply, BulkRequest
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.divergence import Divergence
+from kvsync_protocol.entry import PAYLOAD_TYPE as ENTRY_TYPE
+from kvsync_protocol.entry import Entry
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, ProtocolError, TrustError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
 from kvsync_protocol.groups import parse_group
 from kvsync_protocol.have import Have
 from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.library import PAYLOAD_TYPE as LIBRARY_TYPE
+from kvsync_protocol.library import LibraryList
 from kvsync_protocol.limits import MAX_JSON_BYTES, MAX_MANIFEST_BYTES, MiB
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.merkle import verify_consistency, verify_inclusion
@@ -51,6 +55,8 @@ BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
     "divergence": lambda data: Divergence.parse(data).check(),
     "attestations": Attestations.parse,
     "related": Related.parse,
+    "entry": lambda data: Entry.parse(VerifiedPayload(ENTRY_TYPE, data, ())),
+    "library": lambda data: LibraryList.parse(VerifiedPayload(LIBRARY_TYPE, data, ())),
     "bulk request": BulkRequest.decode,
     "bulk reply": BulkReply.decode,
 }

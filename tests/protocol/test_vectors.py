@@ -18,6 +18,7 @@ from kvsync_protocol.blockfile import block_file, logits_file, state_file
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record, sha256
 from kvsync_protocol.divergence import Divergence
+from kvsync_protocol.entry import Entry
 from kvsync_protocol.envelope import Envelope, VerifiedPayload, pae
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
@@ -27,6 +28,7 @@ from kvsync_protocol.have import Have
 from kvsync_protocol.join import JoinAnswer, JoinRequest
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
+from kvsync_protocol.library import LibraryList
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, start_key
 from kvsync_protocol.reader import artifact_place, block_places, name_place
@@ -146,6 +148,17 @@ def run_key(text: object) -> dict[str, str]:
     key = PublicKey.parse(text)
     assert str(key) == text
     return {"raw": key.raw.hex(), "key_id": key.key_id}
+
+
+def run_entry(payload: str, payload_type: str) -> dict[str, Any]:
+    found = Entry.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    return {"digest": found.digest.hex, "address": str(found.address), "tokens": found.tokens}
+
+
+def run_library(payload: str, payload_type: str) -> dict[str, Any]:
+    found = LibraryList.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    entries = [str(entry) for entry in found.entries]
+    return {"entries": entries, "quarantined": len(found.quarantined), "sequence": found.sequence}
 
 
 def run_ref(payload: str, payload_type: str) -> dict[str, Any]:
@@ -328,6 +341,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "pae": lambda payload_type, payload: pae(payload_type, raw(payload)).hex(),
     "envelope": run_envelope,
     "manifest": lambda payload, payload_type: manifest(payload, payload_type).artifact.hex,
+    "entry": run_entry,
+    "library": run_library,
     "ref": run_ref,
     "ref_fresh": lambda now, **given: ref(given["ref"]).check_fresh(now),
     "hello": run_hello,
