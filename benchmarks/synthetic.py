@@ -34,9 +34,24 @@ def layout_of(mib: int) -> Layout:
     return Layout(blocks * BLOCK_TOKENS, BLOCK_TOKENS, (_GROUP,), _VOCAB, DType.F32)
 
 
+def windowed(blocks: int) -> Layout:
+    """So many blocks of Gemma 3 270M's shape: 15 layers with a window of 512 tokens, 3 that see everything."""
+    full = (5, 11, 17)
+    sliding = tuple(layer for layer in range(18) if layer not in full)
+    groups = (
+        Group("full", LayerKind.FULL, full, 1, 256, 256, DType.BF16),
+        Group("sliding", LayerKind.SLIDING, sliding, 1, 256, 256, DType.BF16, window=512),
+    )
+    return Layout(blocks * BLOCK_TOKENS, BLOCK_TOKENS, groups, 262_144, DType.F32)
+
+
 def deposit(store: Store, key: SigningKey, mib: int, *, seed: int = 0) -> StoredArtifact:
     """Store an artifact of at least `mib` MiB, one chunk in memory at a time. Its bytes are random every time."""
-    layout = layout_of(mib)
+    return deposit_as(store, key, layout_of(mib), seed=seed)
+
+
+def deposit_as(store: Store, key: SigningKey, layout: Layout, *, seed: int = 0) -> StoredArtifact:
+    """The same of a certain geometry."""
     rng = random.Random(seed)
     tokens = encode_tokens([rng.randrange(_VOCAB) for _ in range(layout.tokens)])
     with store.compute_draft(sha256(os.urandom(32))) as draft:
