@@ -114,6 +114,11 @@ class Home:
         return self.root / "follows.json"
 
     @property
+    def followed_file(self) -> Path:
+        """How far each followed name is."""
+        return self.daemon_dir / "followed.json"
+
+    @property
     def offered_file(self) -> Path:
         return self.root / "offered.json"
 

@@ -29,6 +29,7 @@ GROUPS: Final = (
     "trust",
     "peer",
     "registry",
+    "follow",
     "keys",
     "model",
     "daemon",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
 from kvsync.cli._render import Outcome, Terminal
 from kvsync.config import Home, Settings
@@ -124,9 +125,15 @@ def command(
     return register
 
 
-def add_group(app: typer.Typer, name: str, text: str, functions: Mapping[str, Callable[..., Outcome]]) -> None:
+def add_group(
+    app: typer.Typer,
+    name: str,
+    text: str,
+    functions: Mapping[str, Callable[..., Outcome]],
+    kind: type[TyperGroup] = TyperGroup,
+) -> None:
     """Register a group of commands: `kvsync NAME COMMAND`."""
-    group = typer.Typer(name=name, help=text, rich_markup_mode=None)
+    group = typer.Typer(name=name, help=text, rich_markup_mode=None, cls=kind)
     for each, function in functions.items():
         command(group, each)(function)
     app.add_typer(group)

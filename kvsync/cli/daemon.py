@@ -107,6 +107,10 @@ def _network(found: dict[str, object]) -> list[tuple[str, object]]:
     follows = status.follows
     if follows.patterns:
         facts.append(
-            ("following", f"{follows.in_step} in step, {follows.fetching} being fetched, {follows.failing} failing")
+            (
+                "following",
+                f"{follows.in_step} in step, {follows.fetching} being fetched, {follows.failing} failing"
+                f"{f'; {follows.silent} do not answer' if follows.silent else ''}",
+            )
         )
     return facts

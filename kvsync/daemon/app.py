@@ -26,6 +26,8 @@ from kvsync.daemon.board import JobBoard
 from kvsync.daemon.desk import ComputeDesk
 from kvsync.daemon.embedded import EmbeddedRegistry
 from kvsync.daemon.epoch import next_epoch
+from kvsync.daemon.follower import Follower
+from kvsync.daemon.hearsay import Hearsay
 from kvsync.daemon.jobs import JobQueue
 from kvsync.daemon.messages import Status
 from kvsync.daemon.network import Network
@@ -33,7 +35,7 @@ from kvsync.daemon.pidlock import PidLock
 from kvsync.daemon.supervisor import Supervisor
 from kvsync.daemon.transfers import Transfers
 from kvsync.errors import KvsyncError
-from kvsync.keys import NodeKeys, PeerBook, TrustList, split_address
+from kvsync.keys import KeySpread, NodeKeys, PeerBook, RegistryBook, TrustList, split_address
 from kvsync.library.desk import LibraryDesk
 from kvsync.peer.introduction import listening_addresses
 from kvsync.peer.lan import announced
@@ -93,6 +95,15 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
             epoch=next_epoch(home.daemon_dir / "epoch"),
             embedded=embedded,
         )
+        hearsay = Hearsay(
+            keys,
+            KeySpread(home, trust),
+            settings,
+            PeerBook(home),
+            RegistryBook(home),
+            None if embedded is None else embedded.registry,
+        )
+        follower = Follower(home, board, store, trust, settings, hearsay)
         began = time.monotonic()
 
         def status() -> Status:
@@ -107,12 +118,13 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
                 uptime_s=int(time.monotonic() - began),
                 jobs=queue.counts(),
                 registries=network.states(),
+                follows=follower.state(),
             )
 
         local = stack.enter_context(closing(endpoint.listen(home.socket)))
         stack.callback(endpoint.remove, home.socket)
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(part.run()) for part in (supervisor, transfers, network, desk)]
+            work = [group.create_task(part.run()) for part in (supervisor, transfers, network, desk, follower)]
             async with LocalApi(board, status, stopping.set, owner=os.geteuid()).serve(local):
                 logger.info("ready at %s, pid %d", address, os.getpid())
                 ready(status())

@@ -59,12 +59,13 @@ class RegistryState:
 
 @dataclass(frozen=True, slots=True)
 class FollowState:
-    """How many names are followed: in step, being fetched, and failing."""
+    """How many names are in step, being fetched, and failing; `silent` peers and registries do not answer."""
 
     patterns: int = 0
     in_step: int = 0
     fetching: int = 0
     failing: int = 0
+    silent: int = 0
 
     def as_json(self) -> dict[str, int]:
         return {
@@ -72,14 +73,14 @@ class FollowState:
             "in_step": self.in_step,
             "fetching": self.fetching,
             "failing": self.failing,
+            "silent": self.silent,
         }
 
     @classmethod
     def parse(cls, value: object) -> FollowState:
         fields = Fields(value, _FAMILY)
-        found = cls(
-            *(fields.integer(name, 0, MAX_SAFE_INTEGER) for name in ("patterns", "in_step", "fetching", "failing"))
-        )
+        names = ("patterns", "in_step", "fetching", "failing", "silent")
+        found = cls(*(fields.integer(name, 0, MAX_SAFE_INTEGER) for name in names))
         fields.done()
         return found
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsync.config import Home
-from kvsync.daemon.params import MAX_PATH_BYTES, fingerprints_json, read_fingerprints
+from kvsync.daemon.params import MAX_PATH_BYTES
+from kvsync.daemon.transfer_params import fingerprints_json, read_fingerprints
 from kvsync.errors import NotFoundError, UsageError
 from kvsync.files import exclusive
 from kvsync.keys.lists import load_list, save_list

@@ -12,10 +12,11 @@ from typing import Final
 
 from kvsync.daemon.asked import Asked
 from kvsync.daemon.messages import JobKind
+from kvsync.daemon.transfer_params import MAX_PEER_CHARS, PullParams, PushParams, fingerprints_json, read_fingerprints
 from kvsync.errors import UsageError
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.errors import MalformedError
-from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
+from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.layout import DType
 from kvsync_protocol.limits import MAX_BOUNDARIES, MAX_NAME_CHARS, MAX_TOKENS, KiB, MiB
 from kvsync_protocol.ref import check_name
@@ -25,7 +26,6 @@ MAX_DOCUMENT_BYTES: Final = 4 * MiB
 """Of UTF-8 text in one job: about a million tokens, hours of prefill."""
 MAX_DOCUMENT_TOKENS: Final = 1024 * KiB
 MAX_PATH_BYTES: Final = 4 * KiB
-MAX_PEER_CHARS: Final = 400
 _FAMILY: Final = "job"
 
 
@@ -100,58 +100,6 @@ class ComputeParams:
             or (),
             asked=fields.optional("asked", lambda name: Asked.parse(fields.take(name))),
         )
-        fields.done()
-        return params
-
-
-@dataclass(frozen=True, slots=True)
-class PullParams:
-    """Fetch `wanted` (a name or an id) from a known peer; `fingerprints` None judges them at the graft."""
-
-    peer: str
-    wanted: str
-    fingerprints: Fingerprints | None = None
-
-    def as_json(self) -> dict[str, object]:
-        found = self.shown()
-        if self.fingerprints is not None:
-            found["fingerprints"] = fingerprints_json(self.fingerprints)
-        return found
-
-    def shown(self) -> dict[str, object]:
-        return {"peer": self.peer, "wanted": self.wanted}
-
-    @classmethod
-    def parse(cls, value: object) -> PullParams:
-        """Raises MalformedError `job.*`, `fingerprint.*`."""
-        fields = Fields(value, _FAMILY)
-        params = cls(
-            fields.string("peer", limit=MAX_PEER_CHARS),
-            fields.string("wanted", limit=4 * MAX_NAME_CHARS),
-            fields.optional("fingerprints", lambda name: read_fingerprints(fields.take(name))),
-        )
-        fields.done()
-        return params
-
-
-@dataclass(frozen=True, slots=True)
-class PushParams:
-    """Offer a stored artifact, by name or id, to a known peer."""
-
-    peer: str
-    artifact: str
-
-    def as_json(self) -> dict[str, object]:
-        return {"peer": self.peer, "artifact": self.artifact}
-
-    def shown(self) -> dict[str, object]:
-        return self.as_json()
-
-    @classmethod
-    def parse(cls, value: object) -> PushParams:
-        """Raises MalformedError `job.*`."""
-        fields = Fields(value, _FAMILY)
-        params = cls(fields.string("peer", limit=MAX_PEER_CHARS), fields.string("artifact", limit=4 * MAX_NAME_CHARS))
         fields.done()
         return params
 
@@ -267,19 +215,3 @@ def _encoded_size(text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise UsageError("job.encoding", "the document is not Unicode text") from error
-
-
-def fingerprints_json(found: Fingerprints) -> dict[str, object]:
-    """The fields of both; `read_fingerprints` reads them."""
-    return {"compatibility": found.compatibility.as_json(), "numerics": found.numerics.as_json()}
-
-
-def read_fingerprints(value: object) -> Fingerprints:
-    """Raises MalformedError `job.*`, `fingerprint.*`."""
-    fields = Fields(value, _FAMILY)
-    found = Fingerprints(
-        Fingerprint.parse(FingerprintKind.COMPATIBILITY, fields.take("compatibility")),
-        Fingerprint.parse(FingerprintKind.NUMERICS, fields.take("numerics")),
-    )
-    fields.done()
-    return found

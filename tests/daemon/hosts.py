@@ -108,7 +108,9 @@ class Host:
         return RegistryClient(peer, NodeIdentity(self.keys.peer), SETTINGS, Deadline.after(60))
 
     def state(self, registry: str) -> RegistryState:
-        return next(state for state in self.status.registries if state.name == registry)
+        """As its daemon sees it; one that it has not seen yet is new."""
+        unseen = RegistryState(registry, "", "", "new", "", 0, None)
+        return next((state for state in self.status.registries if state.name == registry), unseen)
 
 
 def keys_of(artifact: Artifact) -> list[PrefixKey]:

@@ -21,7 +21,7 @@ from kvsync.daemon.board import JobBoard
 from kvsync.daemon.client import DaemonClient
 from kvsync.daemon.jobs import JobQueue
 from kvsync.daemon.messages import MAX_REQUEST_BYTES, JobKind, JobState, Status, Step, new_job_id
-from kvsync.daemon.params import PullParams
+from kvsync.daemon.transfer_params import PullParams
 from kvsync.errors import KvsyncError, UnavailableError
 from kvsync_protocol.errors import CodedError, VersionError
 

@@ -18,8 +18,8 @@ from kvsync.config import Home, Settings
 from kvsync.daemon import lifecycle
 from kvsync.daemon.client import DaemonClient
 from kvsync.daemon.messages import JobKind
-from kvsync.daemon.params import PullParams
 from kvsync.daemon.pidlock import Holder
+from kvsync.daemon.transfer_params import PullParams
 from kvsync.errors import StoreError, UnavailableError
 from kvsync.keys import split_address
 from kvsync_protocol.errors import CodedError

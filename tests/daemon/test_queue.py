@@ -15,7 +15,8 @@ import pytest
 from kvsync.daemon import jobs
 from kvsync.daemon.jobs import MAX_ATTEMPTS, JobQueue
 from kvsync.daemon.messages import Job, JobKind, JobState, Step, new_job_id
-from kvsync.daemon.params import ComputeParams, JobParams, PullParams, PushParams
+from kvsync.daemon.params import ComputeParams, JobParams
+from kvsync.daemon.transfer_params import PullParams, PushParams
 from kvsync.errors import KvsyncError, NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.failure import Failure
 from kvsync_protocol.errors import VersionError
@@ -222,7 +223,7 @@ def test_every_job_that_was_accepted_before_a_kill_is_there_afterwards(path: Pat
         "import sys, pathlib\n"
         "from kvsync.daemon.jobs import JobQueue\n"
         "from kvsync.daemon.messages import JobKind, new_job_id\n"
-        "from kvsync.daemon.params import PullParams\n"
+        "from kvsync.daemon.transfer_params import PullParams\n"
         "queue = JobQueue.open(pathlib.Path(sys.argv[1]))\n"
         "while True:\n"
         "    job = queue.submit(new_job_id(), JobKind.PULL, PullParams('lab', 'x'))\n"

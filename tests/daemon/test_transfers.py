@@ -12,7 +12,7 @@ from kvsync.config import Home, Settings
 from kvsync.daemon import lifecycle
 from kvsync.daemon.client import DaemonClient
 from kvsync.daemon.messages import Job, JobId, JobKind, JobState
-from kvsync.daemon.params import PullParams, PushParams
+from kvsync.daemon.transfer_params import PullParams, PushParams
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList, split_address
 from kvsync.store import Store
 from kvsync_protocol.errors import CodedError
