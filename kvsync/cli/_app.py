@@ -22,6 +22,8 @@ GROUPS: Final = (
     "transfer",
     "artifacts",
     "graft",
+    "library",
+    "solve",
     "upkeep",
     "audit",
     "fingerprint",

@@ -2,7 +2,7 @@
 
     with kvsync.Client() as client:
         library = Library.open(client, "maths")
-        solved = library.solve("What is 6 × 7?", model, load_verifier("number:expected=42"), budget=4000)
+        solved = library.solve("What is 6 × 7?", model, load_verifier("number:answer=42"), budget=4000)
 
 Stores through `Client`, computes through engines, judges by verifiers; knows none of their kinds.
 """

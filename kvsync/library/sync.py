@@ -170,7 +170,7 @@ class LibrarySync:
 
     def _judge_again(self, judge: Judge) -> None:
         """Entries that are here already, by their own verifiers."""
-        for stored in list(self._library.entries()):
+        for stored in [each for each in self._library.entries() if each.signers]:
             try:
                 verdict = judge(stored.entry)
             except CodedError as error:
