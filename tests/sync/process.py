@@ -36,10 +36,12 @@ async def serve(root: Path, name: str, log: Path, address: Path) -> None:
         await asyncio.Event().wait()
 
 
-async def get(root: Path, name: str, key: str, address: str, wanted: str) -> None:
+async def get(root: Path, name: str, wanted: str, places: list[str]) -> None:
+    """From each of `places`, which are keys and addresses in turn."""
     node = Node(root, name)
-    peer = Peer("provider", PublicKey.parse(key), (address,))
-    await node.pull(node, wanted, peer=peer)
+    pairs = zip(places[::2], places[1::2], strict=True)
+    peers = [Peer(f"provider{n}", PublicKey.parse(key), (address,)) for n, (key, address) in enumerate(pairs)]
+    await node.pull(node, wanted, peer=peers)
     node.close()
 
 
@@ -47,7 +49,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve", root, name, log, address]:
             asyncio.run(serve(Path(root), name, Path(log), Path(address)))
-        case ["pull", root, name, key, address, wanted]:
-            asyncio.run(get(Path(root), name, key, address, wanted))
+        case ["pull", root, name, wanted, *places]:
+            asyncio.run(get(Path(root), name, wanted, places))
         case other:
             raise SystemExit(f"unknown: {other}")

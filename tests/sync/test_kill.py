@@ -24,18 +24,18 @@ class ProviderProcess:
     """Serves the provider's home from a process of its own; its log outlives every kill."""
 
     def __init__(self, node: Node, directory: Path) -> None:
-        self._node = node
+        self.node = node
         self._log, self._address = directory / "served.log", directory / "address"
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         self._address.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.sync.process", "serve", str(self._node.home.root.parent)]
+        command = [sys.executable, "-m", "tests.sync.process", "serve", str(self.node.home.root.parent)]
         self._process = await asyncio.to_thread(
-            subprocess.Popen, [*command, self._node.name, str(self._log), str(self._address)]
+            subprocess.Popen, [*command, self.node.name, str(self._log), str(self._address)]
         )
         await asyncio.to_thread(self._await_address, self._process)
-        self._node.address = self._address.read_text()
+        self.node.address = self._address.read_text()
 
     def _await_address(self, process: subprocess.Popen[bytes]) -> None:
         while not self._address.exists():
@@ -87,9 +87,9 @@ async def test_a_killed_getter_loses_at_most_the_chunks_in_flight(
     await process.start()
     rng = random.Random(2)
     root, key = str(getter.home.root.parent), str(provider.keys.peer.public)
-    command = [sys.executable, "-m", "tests.sync.process", "pull", root, getter.name, key, provider.address]
+    command = [sys.executable, "-m", "tests.sync.process", "pull", root, getter.name, str(ARTIFACT.id)]
     for _ in range(KILLS):
-        pulling = await asyncio.to_thread(subprocess.Popen, [*command, str(ARTIFACT.id)])
+        pulling = await asyncio.to_thread(subprocess.Popen, [*command, key, provider.address])
         await process.more(rng.randint(1, 9))
         await asyncio.sleep(rng.random() * 0.02)
         pulling.kill()
