@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from kvsync.errors import UsageError
 from kvsync_protocol.errors import MalformedError
@@ -131,8 +131,3 @@ def _member(key: object) -> str:
 
 def _syntax(message: str, *, hint: str = "NAME, or NAME:key=value,key=value") -> UsageError:
     return UsageError("verifier.syntax", message, hint=hint)
-
-
-def bad_parameter(verifier: str, message: str, *, hint: str = "") -> NoReturn:
-    """Refuse a parameter, in the verifier's name."""
-    raise UsageError("verifier.parameter", f"{verifier}: {message}", hint=hint)
