@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from kvsync.graft.client import Client
     from kvsync.graft.graft import Graft
     from kvsync.graft.report import GraftReport
+    from kvsync.library.library import Library
     from kvsync_protocol.errors import CodedError
 
-__all__ = ["AsyncClient", "Client", "CodedError", "Graft", "GraftReport"]
+__all__ = ["AsyncClient", "Client", "CodedError", "Graft", "GraftReport", "Library"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "CodedError": "kvsync_protocol.errors",
     "Graft": "kvsync.graft.graft",
     "GraftReport": "kvsync.graft.report",
+    "Library": "kvsync.library.library",
 }
 
 
