@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvsync.cli._models import model_path, open_engine
 from kvsync.cli._render import UNEXPECTED, plural, size
+from kvsync.cli.artifacts import counted
 from kvsync.errors import EngineError, StoreError, exit_status
 from kvsync.progress import Progress
 from kvsync_protocol.errors import CodedError
@@ -132,7 +133,7 @@ def _store(run: Run) -> tuple[str, str, str]:
     with run.store() as store:
         usage = store.usage()
     quota = f" of {size(usage.quota_bytes)} allowed" if usage.quota_bytes else ""
-    held = f"{plural(usage.artifacts, 'artifact')}, {plural(usage.chunks, 'chunk')}"
+    held = f"{counted(usage)}, {plural(usage.chunks, 'chunk')}"
     text = f"{held}, {size(usage.bytes)}{quota}, {usage.drafts} unfinished"
     if usage.quota_bytes and usage.bytes > usage.quota_bytes:
         return NOTE, text, "kvsync gc"

@@ -28,7 +28,7 @@ _PIECE = 1 * MiB
 def verify_artifact(
     store: Store, stored: StoredArtifact, trusted: Collection[PublicKey], progress: Progress = silent
 ) -> tuple[str, ...]:
-    """Check signature, id, leaf table, token ids and every chunk; return the names of the checks.
+    """Check signature, id, leaf table, token ids and every chunk kept here; return the names of the checks.
 
     Raises:
         TrustError: `trust.untrusted_signer`.
@@ -41,8 +41,11 @@ def verify_artifact(
     table = stored.leaves()
     stored.tokens()
     damaged = []
-    done, total = 0, table.total_bytes
-    for leaf in table.leaves:
+    kept = table.leaves
+    if stored.extent is not None:
+        kept = tuple(table.leaves[span.index] for span in stored.extent.spans())
+    done, total = 0, stored.bytes
+    for leaf in kept:
         if not _sound(store, leaf):
             damaged.append(leaf)
         done += leaf.size
@@ -50,7 +53,7 @@ def verify_artifact(
     if damaged:
         raise IntegrityError(
             "integrity.chunk",
-            f"{len(damaged)} of {len(table.leaves)} chunks are damaged or missing",
+            f"{len(damaged)} of {len(kept)} chunks are damaged or missing",
             hint="kvsync fsck --repair --from PEER",
             damaged=len(damaged),
             chunks=[str(leaf.digest) for leaf in damaged[:MAX_NAMED]],
@@ -60,7 +63,7 @@ def verify_artifact(
         "artifact id",
         "leaf table and merkle root",
         "token ids",
-        f"every chunk ({len(table.leaves)})",
+        f"every chunk ({len(kept)})" if stored.extent is None else f"every chunk kept ({len(kept)})",
     )
 
 

@@ -13,7 +13,7 @@ from kvsync.cli._render import Facts, Outcome, Table, plural, size
 from kvsync_protocol.layout import AnyGroup, StateGroup
 
 if TYPE_CHECKING:
-    from kvsync.store import Store, StoredArtifact
+    from kvsync.store import Store, StoredArtifact, Usage
     from kvsync_protocol.fingerprint import Fingerprint
 
 ArtifactArgument = Annotated[
@@ -44,6 +44,7 @@ def ls(run: Run) -> Outcome:
                 "names": own_names,
                 "tokens": each.manifest.tokens.count,
                 "bytes": each.bytes,
+                "positions": _positions(each),
                 "created": _when(each.created),
                 "pinned": each.pinned,
                 "trusted_signers": signers,
@@ -54,7 +55,7 @@ def ls(run: Run) -> Outcome:
                 each.artifact.short,
                 ", ".join(own_names) or "-",
                 each.manifest.tokens.count,
-                size(each.bytes),
+                size(each.bytes) if each.extent is None else f"{size(each.bytes)}, in part",
                 _when(each.created),
                 "yes" if signers else "no",
                 "yes" if each.pinned else "-",
@@ -91,6 +92,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         ("earlier cuts", ", ".join(map(str, boundaries)) or "none"),
         ("logits", f"{layout.vocab} × {layout.logits_dtype.value}"),
         ("bytes", f"{layout.total_bytes} ({size(layout.total_bytes)}) in {manifest.tree.size} chunks"),
+        *_kept(stored),
         ("merkle root", manifest.tree.root),
         ("audited", audits.pop("shown")),
     ]
@@ -113,6 +115,8 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         "groups": [g.as_json() for g in layout.groups],
         "logits": {"vocab": layout.vocab, "dtype": layout.logits_dtype.value},
         "bytes": layout.total_bytes,
+        "bytes_here": stored.bytes,
+        "positions": _positions(stored),
         "tree": {"root": str(manifest.tree.root), "size": manifest.tree.size},
         "compatibility": _fingerprint(manifest.fingerprints.compatibility),
         "numerics": _fingerprint(manifest.fingerprints.numerics),
@@ -136,7 +140,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
 
 
 def verify(run: Run, artifact: ArtifactArgument) -> Outcome:
-    """Check one artifact fully: signature, leaves, every chunk."""
+    """Check one artifact fully: signature, leaves, every chunk here."""
     from kvsync.cli._verify import verify_artifact
 
     trusted = run.trust().keys()
@@ -147,10 +151,31 @@ def verify(run: Run, artifact: ArtifactArgument) -> Outcome:
         "artifact": str(stored.artifact),
         "verified": True,
         "checks": list(checks),
-        "chunks": stored.manifest.tree.size,
-        "bytes": stored.manifest.tree.total_bytes,
+        "chunks": stored.manifest.tree.size if stored.extent is None else len(list(stored.extent.spans())),
+        "bytes": stored.bytes,
+        "positions": _positions(stored),
     }
-    return Outcome(data, [Facts([(check, "ok") for check in checks]), f"{stored.artifact} is whole"])
+    said = f"{stored.artifact} is whole"
+    if stored.extent is not None:
+        said = f"what is here of {stored.artifact} is sound; the rest was not pulled"
+    return Outcome(data, [Facts([(check, "ok") for check in checks]), said])
+
+
+def counted(usage: Usage) -> str:
+    """`3 artifacts, 1 of them in part`."""
+    return plural(usage.artifacts, "artifact") + (f", {usage.partial} of them in part" if usage.partial else "")
+
+
+def _positions(stored: StoredArtifact) -> list[int] | None:
+    """The positions for which an artifact is kept in part; None when all of it is here."""
+    return None if stored.extent is None else list(stored.extent.positions)
+
+
+def _kept(stored: StoredArtifact) -> list[tuple[str, object]]:
+    if stored.extent is None:
+        return []
+    places = ", ".join(map(str, stored.extent.positions))
+    return [("kept here", f"{size(stored.bytes)}, for grafts at token {places}")]
 
 
 def _audits(run: Run, store: Store, stored: StoredArtifact) -> dict[str, object]:

@@ -8,7 +8,7 @@ import typer
 
 from kvsync.cli._command import Run, command
 from kvsync.cli._render import Facts, Outcome, Table, plural, size
-from kvsync.cli.artifacts import ArtifactArgument
+from kvsync.cli.artifacts import ArtifactArgument, counted
 from kvsync.errors import EXIT_STATUS, NotFoundError, UsageError
 from kvsync_protocol.errors import IntegrityError, TrustError
 
@@ -89,6 +89,7 @@ def gc(
         "quarantined": report.quarantined,
         "left": {
             "artifacts": usage.artifacts,
+            "partial": usage.partial,
             "chunks": usage.chunks,
             "bytes": usage.bytes,
             "files": usage.files,
@@ -105,7 +106,7 @@ def gc(
                 ("abandoned drafts", report.drafts),
                 ("temporary files", report.temp_files),
                 ("quarantined files", report.quarantined),
-                ("left", f"{plural(usage.artifacts, 'artifact')}, {size(usage.bytes)}"),
+                ("left", f"{counted(usage)}, {size(usage.bytes)}"),
             ]
         )
     ]

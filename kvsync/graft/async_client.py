@@ -81,5 +81,16 @@ class AsyncClient:
                 self._client.graft, model, tokens, artifact=artifact, template=template, recompute=recompute
             )
 
-    async def pull(self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent) -> PullReport:
-        return await self._client.pull_async(peer, wanted, model=model, progress=progress)
+    async def pull(
+        self,
+        peer: str,
+        wanted: str,
+        *,
+        model: Any = None,
+        tokens: int | None = None,
+        blocks: int | None = None,
+        progress: Progress = silent,
+    ) -> PullReport:
+        return await self._client.pull_async(
+            peer, wanted, model=model, tokens=tokens, blocks=blocks, progress=progress
+        )

@@ -138,16 +138,34 @@ class Client:
             verified=self._verified,
         )
 
-    def pull(self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent) -> PullReport:
+    def pull(
+        self,
+        peer: str,
+        wanted: str,
+        *,
+        model: Any = None,
+        tokens: int | None = None,
+        blocks: int | None = None,
+        progress: Progress = silent,
+    ) -> PullReport:
         """Fetch an artifact by name or id from a known peer; every chunk is verified on arrival.
 
-        With a `model`, fingerprints are compared before anything is downloaded. Raises as
+        With a `model`, fingerprints are compared before anything is downloaded. With `tokens` or `blocks` only
+        what a graft behind so many needs is fetched, and later pulls fetch what they need beyond it. Raises as
         `kvsync.sync.pull`.
         """
-        return asyncio.run(self.pull_async(peer, wanted, model=model, progress=progress))
+        pulling = self.pull_async(peer, wanted, model=model, tokens=tokens, blocks=blocks, progress=progress)
+        return asyncio.run(pulling)
 
     async def pull_async(
-        self, peer: str, wanted: str, *, model: Any = None, progress: Progress = silent
+        self,
+        peer: str,
+        wanted: str,
+        *,
+        model: Any = None,
+        tokens: int | None = None,
+        blocks: int | None = None,
+        progress: Progress = silent,
     ) -> PullReport:
         """`pull` for callers that run an event loop."""
         from kvsync.sync import pull
@@ -163,6 +181,8 @@ class Client:
             settings=self.settings,
             fingerprints=fingerprints,
             progress=progress,
+            position=tokens,
+            blocks=blocks,
         )
 
     def name(self, artifact: ArtifactId, name: str) -> None:
