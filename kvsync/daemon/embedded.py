@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedRegistry:
-    """Mounted on a control lane; `close` comes after the lane has stopped."""
+    """Mounted on a control lane; `close` comes after the lane has stopped. Unmounted it answers this node alone."""
 
     def __init__(self, store: SqliteRegistryStore, own: PublicKey) -> None:
         self._own = own
@@ -53,11 +53,9 @@ class EmbeddedRegistry:
 
     def find(self, key: PublicKey) -> Member | None:
         """Whoever this node's peers are, and the node itself."""
-        if self._roster is None:
-            return None
-        if key in (self._own, self._roster.identity().public):
+        if key == self._own or (self._roster is not None and key == self._roster.identity().public):
             return Member(key, publish=True)
-        return RosterMembers(self._roster).find(key)
+        return None if self._roster is None else RosterMembers(self._roster).find(key)
 
     def mount(self, app: web.Application, lane: Lane) -> None:
         self._roster = lane.roster

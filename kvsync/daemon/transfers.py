@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kvsync.config import Settings
 from kvsync.daemon.board import JobBoard
 from kvsync.daemon.messages import Job, JobKind, JobState
 from kvsync.daemon.params import AskParams, JobParams
+from kvsync.daemon.pulling import pull_here
 from kvsync.daemon.transfer_params import PullParams, PushParams
 from kvsync.errors import KvsyncError
 from kvsync.failure import Failure
-from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
-from kvsync.keys.peers import MAX_ADDRESSES
+from kvsync.keys import NodeKeys, PeerBook, TrustList
 from kvsync.progress import Progress
 from kvsync.store import Store
-from kvsync.sync import pull, push
+from kvsync.sync import push
 from kvsync.sync.asking import Question, ask, withdraw
-from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import CodedError, IntegrityError
-from kvsync_protocol.ref import Ref
+from kvsync_protocol.errors import CodedError
 
 MAX_TRANSFERS: Final = 4
 MAX_ASKING: Final = 16
@@ -89,7 +85,7 @@ class Transfers:
     async def _transfer(self, job: Job, params: JobParams, progress: Progress) -> dict[str, object]:
         match params:
             case PullParams():
-                return await self._pull(params, progress)
+                return await pull_here(self.store, self.trust, self.peers, self.keys, self.settings, params, progress)
             case PushParams(peer, artifact):
                 pushed = await push(
                     self.store,
@@ -104,46 +100,6 @@ class Transfers:
                 return await self._ask(job, params, progress)
             case _:
                 raise KvsyncError("job.unexpected", "a computation is no transfer")
-
-    async def _pull(self, params: PullParams, progress: Progress) -> dict[str, object]:
-        """A name that comes along is judged before anything moves, and kept when everything is here."""
-        if params.ref is not None:
-            await asyncio.to_thread(self._judge_ref, params.ref, params.wanted)
-        pulled = await pull(
-            self.store,
-            self.trust,
-            [self._reached(name, params.hints) for name in (params.peer, *params.also)],
-            params.wanted,
-            keys=self.keys,
-            settings=params.policy.tightened(self.settings),
-            fingerprints=params.fingerprints,
-            progress=progress,
-            position=params.tokens,
-            blocks=params.blocks,
-        )
-        name = pulled.name
-        if params.ref is not None:
-            name = (await asyncio.to_thread(self._keep_ref, params.ref)).name
-        return pulled.as_dict() | {"name": name}
-
-    def _reached(self, name: str, hints: Sequence[tuple[str, str]]) -> Peer:
-        """A peer as it is known, with the addresses that were heard of after its own."""
-        peer = self.peers.get(name)
-        told = (address for who, address in hints if who == name)
-        return replace(peer, addresses=tuple(dict.fromkeys((*peer.addresses, *told)))[:MAX_ADDRESSES])
-
-    def _judge_ref(self, envelope: Envelope, wanted: str) -> None:
-        """Raises TrustError `trust.*`; IntegrityError `integrity.artifact` for a name of something else."""
-        ref, signers = self.trust.judge_ref(envelope)
-        ref.check_fresh(int(time.time()))
-        self.store.check_ref(ref, signers, self.trust.owners(ref.name, signers))
-        if str(ref.artifact) != wanted:
-            raise IntegrityError("integrity.artifact", "the name stands for another artifact than the one asked for")
-
-    def _keep_ref(self, envelope: Envelope) -> Ref:
-        ref, signers = self.trust.judge_ref(envelope)
-        self.store.set_ref(ref, envelope, *signers, owners=self.trust.owners(ref.name, signers))
-        return ref
 
     async def _ask(self, job: Job, params: AskParams, progress: Progress) -> dict[str, object]:
         """The job's id is the request's, so that an attempt after a restart finds what was asked before."""
