@@ -20,6 +20,7 @@ GROUPS: Final = (
     "home",
     "compute",
     "transfer",
+    "transfers",
     "want",
     "artifacts",
     "graft",

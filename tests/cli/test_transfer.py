@@ -200,3 +200,17 @@ def test_the_daemon_tells_where_it_is_and_ends_once(kvsync, provider):
     assert "pid" in kvsync(*at, "doctor", "--json").out
     assert kvsync(*at, "daemon", "stop", "--json").json == {"running": False, "pid": status["pid"]}
     assert kvsync(*at, "daemon", "stop", "--json").code == "daemon.not_running"
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_an_artifact_comes_from_whoever_has_it(kvsync, home, offered, daemon):
+    if daemon:
+        assert kvsync("daemon", "start").status == 0
+    theirs = kvsync("keys", "show", "--json").json["signer"]["key"]  # any key that is nobody's peer
+    assert kvsync("peer", "add", "away", theirs, "--address", "127.0.0.1:9").status == 0
+    pulled = kvsync("pull", "doc", "--from", "away", "--from", "provider", "--json")
+    assert (pulled.status, pulled.json["artifact"]) == (0, offered)
+    assert [source["peer"] for source in pulled.json["sources"]] == ["provider"]
+    assert kvsync("pull", "doc", "--json").json["bytes_moved"] == 0
+    if daemon:
+        assert kvsync("daemon", "stop").status == 0
