@@ -1,6 +1,5 @@
 """The content-addressed store: chunks, artifacts, drafts, refs, gc and fsck behind `Store`."""
 
-from kvsync.store.artifacts import StoredArtifact
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.divergences import StoredDivergence
 from kvsync.store.drafts import PullDraft
@@ -12,6 +11,7 @@ from kvsync.store.refs import StoredRef
 from kvsync.store.resign import resign
 from kvsync.store.serving import Served
 from kvsync.store.store import Store
+from kvsync.store.stored import StoredArtifact
 
 __all__ = [
     "ComputeDraft",

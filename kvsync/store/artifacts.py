@@ -1,4 +1,4 @@
-"""`StoredArtifact` and the artifacts/ folder: a few small files per artifact, published by rename.
+"""The artifacts/ folder: a few small files per artifact, published by rename.
 
     artifacts/<64 hex>/envelope.json   the signed manifest, signatures merged from all signers
                        leaves          the leaf table; its mtime is when the artifact was published
@@ -13,68 +13,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import locks
 from kvsync.store.extent import MAX_EXTENT_BYTES, Extent
 from kvsync.store.folder import Folder
+from kvsync.store.stored import ATTESTATIONS, ENVELOPE, EXTENT, LEAVES, TOKENS, StoredArtifact
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import IntegrityError, ProtocolError
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
-from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_LEAF_TABLE_BYTES, MAX_TOKEN_BYTES
+from kvsync_protocol.limits import MAX_ENVELOPE_BYTES
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.signing import PublicKey
-
-ENVELOPE: Final = "envelope.json"
-LEAVES: Final = "leaves"
-TOKENS: Final = "tokens"
-EXTENT: Final = "extent"
-ATTESTATIONS: Final = "attestations"
-
-
-@dataclass(frozen=True)
-class StoredArtifact:
-    """A published artifact. `manifest` is parsed from `envelope`, whose signatures nobody has judged.
-
-    `extent` says which part of its chunks is kept here, None for all of them; `bytes` are those of that part, some
-    of which other artifacts may share. Times are seconds of the epoch.
-    """
-
-    artifact: ArtifactId
-    manifest: Manifest = field(repr=False)
-    envelope: Envelope = field(repr=False)
-    bytes: int
-    created: float
-    last_used: float
-    pinned: bool
-    extent: Extent | None
-    files: ArtifactFiles = field(repr=False, compare=False)
-
-    def covers(self, position: int) -> bool:
-        """Whether what a graft at `position` needs is kept here; at the artifact's end that includes the logits."""
-        return position > 0 and self.restorable(position) == position
-
-    def restorable(self, position: int) -> int:
-        """The last place at or before `position` at which a graft can begin with what is kept here, or 0."""
-        return (self.extent or self.manifest.layout).restorable(position)
-
-    def leaves(self) -> LeafTable:
-        """Read the leaf table and check it against the manifest.
-
-        Raises:
-            NotFoundError: `store.unknown_artifact` when it was removed meanwhile.
-            IntegrityError: `integrity.leaf_table`, `integrity.root`, `leaves.layout`.
-        """
-        return self.manifest.check_leaves(self.files.read(self.artifact, LEAVES, MAX_LEAF_TABLE_BYTES))
-
-    def tokens(self) -> tuple[int, ...]:
-        """Read the token ids and check them. Raises as `leaves`; IntegrityError `integrity.tokens`."""
-        return self.manifest.check_tokens(self.files.read(self.artifact, TOKENS, MAX_TOKEN_BYTES))
 
 
 class ArtifactFiles:

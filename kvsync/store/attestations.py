@@ -14,8 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from kvsync.errors import NotFoundError, StoreError
-from kvsync.store.artifacts import ATTESTATIONS, ArtifactFiles
+from kvsync.store.artifacts import ArtifactFiles
 from kvsync.store.folder import Folder
+from kvsync.store.stored import ATTESTATIONS
 from kvsync.store.temp import TempFiles
 from kvsync_protocol import attestation as format_
 from kvsync_protocol.attestation import Attestation, Signed

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import leases
-from kvsync.store.artifacts import StoredArtifact
 from kvsync.store.drafts import PullDraft
 from kvsync.store.journal import Journal
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.quota import check_room, usage
 from kvsync.store.room import open_account
+from kvsync.store.stored import StoredArtifact
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.leaves import Leaf

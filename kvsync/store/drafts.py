@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import leases, records
-from kvsync.store.artifacts import ENVELOPE, LEAVES, TOKENS, StoredArtifact, write_extent
+from kvsync.store.artifacts import write_extent
 from kvsync.store.extent import Extent
 from kvsync.store.index import add_chunks
 from kvsync.store.locks import LOCK_NAME, DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.room import open_account
+from kvsync.store.stored import ENVELOPE, LEAVES, TOKENS, StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import IntegrityError

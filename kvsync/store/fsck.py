@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from kvsync.errors import KvsyncError, NotFoundError, StoreError
 from kvsync.progress import Progress
-from kvsync.store.artifacts import ATTESTATIONS, is_damage
+from kvsync.store.artifacts import is_damage
 from kvsync.store.folder import Folder
 from kvsync.store.hashing import bad_chunks
 from kvsync.store.index import Snapshot, add_chunks, snapshot
@@ -28,6 +28,7 @@ from kvsync.store.parts import Parts
 from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.records import remove_artifact, set_meta_bytes
+from kvsync.store.stored import ATTESTATIONS
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.errors import CodedError, ProtocolError
 from kvsync_protocol.leaves import Leaf

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError
-from kvsync.store.artifacts import ATTESTATIONS, ENVELOPE, EXTENT, LEAVES, TOKENS
 from kvsync.store.folder import Folder
 from kvsync.store.journal import JOURNAL
 from kvsync.store.locks import LOCK_NAME
 from kvsync.store.parts import FOLDERS, INDEX, RESERVE, Parts
+from kvsync.store.stored import ATTESTATIONS, ENVELOPE, EXTENT, LEAVES, TOKENS
 
 _HEX: Final = r"[0-9a-f]{64}"
 _META: Final = f"{_HEX}/({ENVELOPE}|{LEAVES}|{TOKENS}|{EXTENT}|{LOCK_NAME})"

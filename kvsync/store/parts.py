@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError
-from kvsync.store.artifacts import ArtifactFiles, StoredArtifact, is_damage
+from kvsync.store.artifacts import ArtifactFiles, is_damage
 from kvsync.store.attestations import AttestationFiles, RefutedFiles
 from kvsync.store.chunks import ChunkFiles
 from kvsync.store.divergences import DivergenceFiles
@@ -24,6 +24,7 @@ from kvsync.store.folder import Folder
 from kvsync.store.index import Index
 from kvsync.store.quota import StoreLimits
 from kvsync.store.refs import RefFiles
+from kvsync.store.stored import StoredArtifact
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import ProtocolError

@@ -11,11 +11,12 @@ import sqlite3
 
 from kvsync.errors import KvsyncError, NotFoundError
 from kvsync.store import leases, records
-from kvsync.store.artifacts import LEAVES, is_damage
+from kvsync.store.artifacts import is_damage
 from kvsync.store.index import add_chunks, create_tables
 from kvsync.store.journal import read_journal
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
+from kvsync.store.stored import LEAVES
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.leaves import Leaf, LeafTable

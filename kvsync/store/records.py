@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
-from kvsync.store.artifacts import StoredArtifact
+from kvsync.store.stored import StoredArtifact
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.leaves import LeafTable

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from kvsync.errors import NotFoundError, StoreError
 from kvsync.store import leases, locks
-from kvsync.store.artifacts import ENVELOPE, LEAVES, StoredArtifact, is_damage, unjudged, unknown
+from kvsync.store.artifacts import is_damage, unjudged, unknown
 from kvsync.store.parts import Parts
+from kvsync.store.stored import ENVELOPE, LEAVES, StoredArtifact
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import ProtocolError

@@ -5,37 +5,38 @@ Several processes and threads may use one store at once; an open `Store` must no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from kvsync.progress import Progress, silent
 from kvsync.store import garbage, leases, names, opening, quota, records
-from kvsync.store.artifacts import StoredArtifact, unknown
+from kvsync.store.artifacts import unknown
 from kvsync.store.computing import ComputeDraft
 from kvsync.store.drafts import PullDraft
 from kvsync.store.evidence import Evidence
 from kvsync.store.fsck import FsckReport, RepairSource, check_store
 from kvsync.store.garbage import GcReport
+from kvsync.store.matching import Matching
 from kvsync.store.parts import Parts
 from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.quota import StoreLimits, Usage
 from kvsync.store.reconcile import rebuild, reconcile
 from kvsync.store.refs import StoredRef
 from kvsync.store.serving import Served, serve
-from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, sha256
+from kvsync.store.stored import StoredArtifact
+from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.ref import Ref, check_name
 from kvsync_protocol.signing import PublicKey
 
 
-class Store:
+class Store(Matching):
     """An open store. Context manager; thread-safe."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+        super().__init__(parts)
         self.evidence = Evidence(parts)
 
     @classmethod
@@ -248,44 +249,6 @@ class Store:
             StoreError: `store.pinned`, `store.in_use`.
         """
         garbage.remove(self._parts, artifact)
-
-    # matching
-
-    def find_prefix(self, keys: Sequence[PrefixKey]) -> tuple[ArtifactId, int] | None:
-        """The artifact here with which a graft covers most blocks of a context of these block keys, and how many.
-
-        Of artifacts here completely those are the shared blocks, snapshots of states aside; of those kept in part
-        the last one behind which a graft can begin.
-
-        `keys` are `block_keys(start_key(fingerprints), tokens, schedule)`, without a salt. Keys bind both
-        fingerprints; under the policy "canary" ask again with the keys of each acceptable pair of
-        `fingerprints()`.
-        """
-        found = self.find_prefixes(keys)
-        return max(found, key=lambda match: match[1]) if found else None
-
-    def find_prefixes(self, keys: Sequence[PrefixKey], *, partial: bool = True) -> list[tuple[ArtifactId, int]]:
-        """As `find_prefix`: the best artifact that is here completely, then the best one kept in part."""
-        without = self._parts.refuted.ids()
-        with self._parts.index.reading() as db:
-            found = [records.find_prefix(db, keys, without)]
-            if partial:
-                found.append(records.find_covered(db, keys, without))
-        return [match for match in found if match is not None]
-
-    def find_whole(self, tokens: Sequence[int], fingerprints: Fingerprints) -> ArtifactId | None:
-        """The longest artifact with whose tokens `tokens` begin, both fingerprints being equal.
-
-        Under the policy "canary" ask again with each acceptable pair of `fingerprints()`.
-        """
-        with self._parts.index.reading() as db:
-            return records.find_whole(db, tokens, fingerprints, self._parts.refuted.ids())
-
-    def fingerprints(self) -> list[Fingerprints]:
-        """Every pair of fingerprints that artifacts here have, the most recent first."""
-        with self._parts.index.reading() as db:
-            holders = records.fingerprint_holders(db)
-        return [stored.manifest.fingerprints for stored in self._parts.sound(holders)]
 
     # upkeep
 
