@@ -1,4 +1,4 @@
-"""Blame records: a node's signed note that a peer sent other bytes than a leaf's (SPEC 8.4).
+"""Blame records: a node's signed note that a peer sent other bytes than a leaf's (KEYS 7).
 
 It accuses the peer, never the digest: others may have the right bytes. Kept by whoever made it; evidence of nothing
 to others but that its signer says so.
@@ -7,6 +7,7 @@ to others but that its signer says so.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +25,7 @@ _CODE: Final = re.compile(r"[a-z_]{1,40}\.[a-z_]{1,40}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """`peer` sent for leaf `leaf` what `code` says, at Unix time `time`. `Blame.open(b.seal(key), {key.public}) == b`.
+    """`peer` sent for leaf `leaf` what `code` says, at Unix time `time`. `Blame.open(b.seal(k), {k.public}) == b`.
 
     `found` is the digest of what came, None where it had not even the leaf's size or its encoding was broken.
 
@@ -59,7 +60,7 @@ class Blame:
         return Envelope.seal(PAYLOAD_TYPE, self.encode(), key)
 
     @classmethod
-    def open(cls, envelope: Envelope, keys: frozenset[PublicKey] | set[PublicKey]) -> Blame:
+    def open(cls, envelope: Envelope, keys: Collection[PublicKey]) -> Blame:
         """The record, once one of `keys` has signed these very bytes.
 
         Raises:

@@ -11,15 +11,17 @@ import reference as ref
 from cases import Cases
 
 SUCCESSOR = "application/vnd.kvsync.successor+json"
+BLAME = "application/vnd.kvsync.blame+json"
 REVOCATIONS = "application/vnd.kvsync.revocations+json"
 JOIN = "application/vnd.kvsync.join+json"
 SECRET = bytes(range(16))
 
 
 def statements() -> Cases:
-    c = Cases("KEYS 1 to 3: successors, revocation lists, statements")
+    c = Cases("KEYS 1 to 3 and 7: successors, revocation lists, statements, blame records")
     _successors(c)
     _revocations(c)
+    _blame(c)
     one = ref.canonical(ref.envelope(SUCCESSOR, ref.canonical(_step()), 1, 2)).decode()
     two = ref.canonical(ref.envelope(REVOCATIONS, ref.canonical(_revoked()), 1)).decode()
     payloads = sorted([ref.canonical(_step()), ref.canonical(_revoked())])
@@ -39,6 +41,44 @@ def statements() -> Cases:
     ]:
         c.bad(name, "statements", code, text=json.dumps(value))
     return c
+
+
+def _blame(c: Cases) -> None:
+    good: ref.Json = {
+        "peer": ref.key_text(2),
+        "artifact": "sha256:" + "11" * 32,
+        "leaf": 7,
+        "code": "integrity.chunk",
+        "found": "sha256:" + "22" * 32,
+        "time": 1_700_000_000,
+    }
+
+    signer = ref.key_text(1)
+
+    def envelope(value: ref.Json, key: int = 1, kind: str = BLAME) -> str:
+        return json.dumps(ref.envelope(kind, ref.canonical(value), key))
+
+    c.ok("a chunk of other bytes", "blame", good, envelope=envelope(good), signer=signer)
+    short = {**good, "code": "bulk.size", "found": None}
+    c.ok("a chunk of another size", "blame", short, envelope=envelope(short), signer=signer)
+    c.bad("blame: by another key", "blame", "trust.untrusted_signer", envelope=envelope(good, 3), signer=signer)
+    c.bad(
+        "blame: of another type",
+        "blame",
+        "trust.payload_type",
+        envelope=envelope(good, kind=SUCCESSOR),
+        signer=signer,
+    )
+    for name, code, value in [
+        ("no leaf", "blame.missing", {k: v for k, v in good.items() if k != "leaf"}),
+        ("a leaf that is text", "blame.type", {**good, "leaf": "7"}),
+        ("a leaf beyond any table", "blame.range", {**good, "leaf": 2**20}),
+        ("a time before 1970", "blame.range", {**good, "time": -1}),
+        ("a code that is a sentence", "blame.code", {**good, "code": "it was wrong"}),
+        ("a member too many", "blame.unknown", {**good, "url": "x"}),
+        ("a peer that is no key", "key.syntax", {**good, "peer": "alice"}),
+    ]:
+        c.bad(f"blame: {name}", "blame", code, envelope=envelope(value), signer=signer)
 
 
 def _step(**change: object) -> ref.Json:

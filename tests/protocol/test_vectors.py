@@ -14,8 +14,10 @@ from kvsync.pack.shape import leaf_shape
 from kvsync_protocol import figure, merkle, messages, registry_messages, strictjson
 from kvsync_protocol.announcement import parse_statement
 from kvsync_protocol.attestation import Attestation
+from kvsync_protocol.blame import Blame
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding
+from kvsync_protocol.computation import ComputeRequest, ComputeState, Models
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record, sha256
 from kvsync_protocol.divergence import Divergence
 from kvsync_protocol.entry import Entry
@@ -267,6 +269,12 @@ def run_successor(envelope: str) -> dict[str, Any]:
     return {"kind": found.kind, "old": str(found.old), "new": str(found.new), "until": found.until}
 
 
+def run_blame(envelope: str, signer: str) -> dict[str, Any]:
+    found = Blame.open(Envelope.parse(envelope.encode()), {PublicKey.parse(signer)})
+    assert Blame.parse(found.encode()) == found
+    return dict(json.loads(found.encode()))
+
+
 def run_revocations(envelope: str) -> dict[str, Any]:
     found = RevocationList.open(Envelope.parse(envelope.encode()))
     return {"authority": str(found.authority), "sequence": found.sequence, "keys": list(map(str, found.keys))}
@@ -275,6 +283,16 @@ def run_revocations(envelope: str) -> dict[str, Any]:
 def run_key_statements(text: str) -> dict[str, Any]:
     found = KeyStatements.parse(text.encode())
     return {"count": len(found.successors) + len(found.revocations), "digest": found.digest.hex}
+
+
+def run_compute_request(text: str) -> dict[str, Any]:
+    found = ComputeRequest.parse(text.encode())
+    return {"id": found.id, "tokens": len(found.tokens or ())}
+
+
+def run_compute_state(text: str) -> dict[str, Any]:
+    found = ComputeState.parse(text.encode())
+    return {"state": found.state, "final": found.final}
 
 
 def run_ticket(text: str) -> dict[str, Any]:
@@ -361,7 +379,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "outcomes": run_outcomes,
     "vouched": lambda text: len(registry_messages.Vouched.parse(text.encode()).signers),
     "place": run_place,
+    "compute_request": run_compute_request,
+    "compute_state": run_compute_state,
+    "models": lambda text: len(Models.parse(text.encode()).offered),
     "successor": run_successor,
+    "blame": run_blame,
     "revocations": run_revocations,
     "statements": run_key_statements,
     "ticket": run_ticket,
