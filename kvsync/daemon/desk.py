@@ -115,13 +115,13 @@ class ComputeDesk:
         return self._state(peer, request.id, job)
 
     def _find(self, peer: Peer, name: str) -> Job:
-        """Raises NotFoundError `compute.unknown`, whether it is another's or nobody's."""
+        """Raises NotFoundError `compute.unknown_id`, whether it is another's or nobody's."""
         try:
             job = self.board.get(_job_id(peer, name))
         except NotFoundError:
             job = None
         if job is None or _asker(job) != str(peer.key):
-            raise NotFoundError("compute.unknown", "no such computation", hint="ask again")
+            raise NotFoundError("compute.unknown_id", "no such computation", hint="ask again")
         return job
 
     def _state(self, peer: Peer, name: str, job: Job) -> ComputeState:

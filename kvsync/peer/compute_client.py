@@ -32,9 +32,9 @@ class ComputeClient(PeerClient):
         return ComputeState.parse(await self._send("POST", COMPUTATIONS, request.encode(), _JSON))
 
     async def computation(self, name: str) -> ComputeState:
-        """Raises NotFoundError `compute.unknown`."""
+        """Raises NotFoundError `compute.unknown_id`."""
         return ComputeState.parse(await self._get(COMPUTATION.format(computation=name), MAX_JSON_BYTES))
 
     async def cancel(self, name: str) -> ComputeState:
-        """Raises NotFoundError `compute.unknown`."""
+        """Raises NotFoundError `compute.unknown_id`."""
         return ComputeState.parse(await self._send("POST", CANCEL.format(computation=name), b"", _JSON))

@@ -14,6 +14,7 @@ from typing import Final
 
 import acquaintance
 import basics
+import computations
 import envelopes
 import evidence
 import geometry
@@ -52,6 +53,7 @@ TOPICS: Final = {
     "bulk": wire.bulk,
     "planes": planes.planes,
     "registry": hints.registry,
+    "computation": computations.computation,
     "library": libraries.library,
     "statements": acquaintance.statements,
     "tickets": acquaintance.tickets,

@@ -221,9 +221,9 @@ async def test_without_the_role_everything_is_the_same_refusal_and_nobody_finds_
         assert await listening.models() == Models((prints,))
         for call, code in (
             (lambda: asking.compute(dataclasses.replace(request, id="11" * 8)), "compute.too_many"),
-            (lambda: asking.computation("22" * 8), "compute.unknown"),
-            (lambda: listening.computation(request.id), "compute.unknown"),
-            (lambda: listening.cancel(request.id), "compute.unknown"),
+            (lambda: asking.computation("22" * 8), "compute.unknown_id"),
+            (lambda: listening.computation(request.id), "compute.unknown_id"),
+            (lambda: listening.cancel(request.id), "compute.unknown_id"),
             (lambda: asking.computation("../../etc"), "peer.route"),
             (lambda: asking.computation("XX" * 8), "compute.id"),
             (lambda: denied.models(), "peer.role"),

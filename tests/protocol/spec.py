@@ -1,4 +1,4 @@
-"""SPEC.md and its companions KEYS.md and LIBRARY.md, read for tests: sections and the codes in their tables."""
+"""SPEC.md, KEYS.md, COMPUTE.md and LIBRARY.md, read for tests: sections and the codes in their tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "protocol" / "KEYS.md").read_text(encoding="utf-8")
+COMPUTE = (ROOT / "protocol" / "COMPUTE.md").read_text(encoding="utf-8")
 LIBRARY = (ROOT / "protocol" / "LIBRARY.md").read_text(encoding="utf-8")
 
 
@@ -34,7 +35,12 @@ def _tables(number: int) -> set[str]:
     """The codes of the first table of each text, or of the second."""
     parts = [
         text.split(heading)[1].split("\n## ")[0].split("A node may also answer")[number]
-        for text, heading in ((TEXT, "\n## 9 "), (KEYS, "\n## 6 "), (LIBRARY, "\n## 4 "))
+        for text, heading in (
+            (TEXT, "\n## 9 "),
+            (KEYS, "\n## 6 "),
+            (LIBRARY, "\n## 4 "),
+            (COMPUTE, "\n## Error codes"),
+        )
     ]
     return set().union(*map(_codes, parts))
 
