@@ -83,7 +83,7 @@ class AsyncClient:
 
     async def pull(
         self,
-        peer: str,
+        peer: str | Sequence[str],
         wanted: str,
         *,
         model: Any = None,

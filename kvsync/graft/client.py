@@ -140,7 +140,7 @@ class Client:
 
     def pull(
         self,
-        peer: str,
+        peer: str | Sequence[str],
         wanted: str,
         *,
         model: Any = None,
@@ -148,7 +148,7 @@ class Client:
         blocks: int | None = None,
         progress: Progress = silent,
     ) -> PullReport:
-        """Fetch an artifact by name or id from a known peer; every chunk is verified on arrival.
+        """Fetch an artifact by name or id from a known peer, or several; every chunk is verified on arrival.
 
         With a `model`, fingerprints are compared before anything is downloaded. With `tokens` or `blocks` only
         what a graft behind so many needs is fetched, and later pulls fetch what they need beyond it. Raises as
@@ -159,7 +159,7 @@ class Client:
 
     async def pull_async(
         self,
-        peer: str,
+        peer: str | Sequence[str],
         wanted: str,
         *,
         model: Any = None,
@@ -170,12 +170,14 @@ class Client:
         """`pull` for callers that run an event loop."""
         from kvsync.sync import pull
 
+        book = PeerBook(self.home)
+        peers = [book.get(name) for name in ([peer] if isinstance(peer, str) else peer)]
         # Making an engine takes seconds, in which the caller's loop has other things to do.
         fingerprints = None if model is None else (await asyncio.to_thread(self._engine, model)).fingerprints
         return await pull(
             self.store,
             self._trust,
-            PeerBook(self.home).get(peer),
+            peers,
             wanted,
             keys=self._keys,
             settings=self.settings,

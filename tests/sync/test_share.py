@@ -148,7 +148,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "done", "
 
 @given(st.lists(st.frozensets(st.integers(0, 11)), min_size=3, max_size=3), STEPS)
 def test_whatever_goes_wrong_each_chunk_is_moved_once_or_waits(
-    haves: list[frozenset[int]], steps: list[tuple]
+    haves: list[frozenset[int]], steps: list[tuple[int, str]]
 ) -> None:
     plan = plan_of(12)
     shares = [plan.join(f"peer{n}", bytes([n])) for n in range(4)]
