@@ -11,9 +11,10 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from kvsync.errors import NotFoundError, StoreError
 from kvsync.store.artifacts import ArtifactFiles, is_damage
@@ -55,6 +56,8 @@ class Parts:
     divergences: DivergenceFiles
     limits: StoreLimits
     index: Index
+    tables: WeakValueDictionary[ArtifactId, LeafTable] = field(default_factory=WeakValueDictionary)
+    """Checked leaf tables that somebody uses now: an artifact's never changes, and all who serve it share one."""
 
     def folder(self, name: str) -> Folder:
         return self.folders[name]

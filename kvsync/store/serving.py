@@ -7,13 +7,13 @@ which a publish renames. Knows no peer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kvsync.errors import NotFoundError, StoreError
 from kvsync.store import leases, locks
-from kvsync.store.artifacts import is_damage, unjudged, unknown
+from kvsync.store.artifacts import check_id, is_damage, unjudged, unknown
 from kvsync.store.parts import Parts
 from kvsync.store.stored import ENVELOPE, LEAVES, StoredArtifact
 from kvsync_protocol.digest import ArtifactId
@@ -59,10 +59,17 @@ def serve(parts: Parts, artifact: ArtifactId) -> Iterator[Served]:
     try:
         parts.files.touch(artifact)
         stored = parts.files.load(artifact, pinned=False)
-        yield Served(stored.leaves(), stored.manifest.layout, _offered(stored), parts)
+        yield Served(_table(parts, artifact, stored.leaves), stored.manifest.layout, _offered(stored), parts)
     finally:
         if folder is not None:
             folder.close()
+
+
+def _table(parts: Parts, artifact: ArtifactId, read: Callable[[], LeafTable]) -> LeafTable:
+    found = parts.tables.get(artifact)
+    if found is None:
+        found = parts.tables[artifact] = read()
+    return found
 
 
 def _offered(stored: StoredArtifact) -> frozenset[int] | None:
@@ -79,12 +86,12 @@ def _arriving(parts: Parts, artifact: ArtifactId) -> Iterator[Served]:
         locks.wait(folder.fd, None, f"artifact {artifact.short}", shared=True)
         try:
             # Parsed again from the files, whose writer checked them before it wrote them.
-            manifest = unjudged(Envelope.parse(folder.read(ENVELOPE, MAX_ENVELOPE_BYTES)))
-            table = manifest.check_leaves(folder.read(LEAVES, MAX_LEAF_TABLE_BYTES))
+            envelope = Envelope.parse(folder.read(ENVELOPE, MAX_ENVELOPE_BYTES))
+            check_id(envelope, artifact)
+            manifest = unjudged(envelope)
+            table = _table(parts, artifact, lambda: manifest.check_leaves(folder.read(LEAVES, MAX_LEAF_TABLE_BYTES)))
         except (NotFoundError, ProtocolError, StoreError) as error:
             if not isinstance(error, NotFoundError) and not is_damage(error):
                 raise
             raise unknown(artifact) from error  # not described yet, or not soundly
-        if manifest.artifact != artifact:
-            raise unknown(artifact)
         yield Served(table, manifest.layout, None, parts)

@@ -101,7 +101,8 @@ def test_a_draft_for_positions_misses_what_grafts_there_need_and_publishes_that(
     assert store.fsck().clean
     usage = store.usage()
     assert (usage.artifacts, usage.partial, usage.drafts, usage.leases, usage.chunks) == (1, 1, 0, 0, len(missing))
-    with store.serve(artifact.id) as served:
+    with store.serve(artifact.id) as served, store.serve(artifact.id) as again:
+        assert again.table is served.table
         assert served.here() == sorted(missing)
         assert served.leaf(len(artifact.chunks) - 1) is None
 
