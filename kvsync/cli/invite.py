@@ -12,6 +12,7 @@ from kvsync.cli._render import Facts, Outcome
 from kvsync.errors import UsageError
 
 if TYPE_CHECKING:
+    from kvsync.keys import Peer
     from kvsync.peer.joining import Comparison
 
 _ALIASES: Final = {"getter": "get", "publisher": "push"}
@@ -51,7 +52,12 @@ def invite(
         typer.Option("--address", metavar="HOST:PORT", help="Where this node is reached; default where it listens."),
     ] = None,
     registry: Annotated[
-        str | None, typer.Option("--registry", metavar="HOST:PORT", help="A registry to name in the ticket.")
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="HOST:PORT",
+            help="A registry to name in the ticket; this node's own is used at once.",
+        ),
     ] = None,
     trust_signer: Annotated[
         bool, typer.Option("--trust-signer", help="Also trust what the other side signs.")
@@ -129,6 +135,7 @@ def join(
             )
         )
     peer = report.peer
+    listed = _use_registry(run, peer, report.registry)
     data: dict[str, object] = {
         "name": peer.name,
         "key": str(peer.key),
@@ -138,6 +145,7 @@ def join(
         "signer": str(report.signer),
         "signer_trusted": report.signer_trusted,
         "registry": report.registry,
+        "registry_used": listed,
         "models": [_compared(each) for each in report.comparisons],
     }
     facts = [
@@ -150,7 +158,29 @@ def join(
         *(("model", _sentence(each)) for each in report.comparisons),
     ]
     notes = [] if report.signer_trusted else [f"to use what it signed: kvsync trust add {peer.name} {report.signer}"]
+    if report.registry and not listed:
+        notes.append(
+            f"to use the registry, ask for its key: kvsync registry add NAME KEY --address {report.registry}"
+        )
     return Outcome(data, [Facts(facts)], notes=notes)
+
+
+def _use_registry(run: Run, peer: Peer, address: str | None) -> bool:
+    """Use the registry that a ticket names, if it is the inviter's own: of another no key is known."""
+    from dataclasses import replace
+
+    from kvsync.keys import ListedRegistry, RegistryBook
+
+    if address is None or address not in peer.addresses:
+        return False
+    book = RegistryBook(run.node())
+    listed = {each.name: each.peer.key for each in book.registries()}
+    if peer.key in listed.values():
+        return True
+    if peer.name in listed:
+        return False
+    book.add(ListedRegistry(replace(peer, addresses=(address,), roles=(), names=())))
+    return True
 
 
 def _roles(words: list[str] | None) -> tuple[str, ...]:
