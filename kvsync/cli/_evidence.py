@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
+import os
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvsync.cli._models import DEFAULT_MODEL, Precision, model_path
-from kvsync.cli._render import Facts, Table
+from kvsync.cli._render import Facts, Table, moment
 
 if TYPE_CHECKING:
     from kvsync.cli._command import Run
@@ -96,9 +96,7 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
     from kvsync_protocol.receipt import Receipt
     from kvsync_protocol.scorers import SCORERS
 
-    # A link is followed here: the user named it.
-    path = Path(name).absolute()
-    path = path.parent / path.readlink() if path.is_symlink() else path
+    path = Path(os.path.realpath(name))  # links are followed here: the user named them
     receipt = Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
     if "generator" in receipt.header.run:
         check_drawn(receipt.header.run, receipt.records)
@@ -158,7 +156,7 @@ def header_facts(receipt: Receipt) -> Facts:
         [
             ("receipt", receipt.digest),
             ("kind", header.kind),
-            ("made", f"{datetime.fromtimestamp(header.time, UTC):%Y-%m-%d %H:%M:%S} UTC by {header.software}"),
+            ("made", f"{moment(header.time)} by {header.software}"),
             ("signer", header.signer),
             ("model", f"{header.run.get('model', '-')}, weights {pair.compatibility.fields.get('weights', '-')}"),
             ("computed by", ", ".join(filter(None, described)) + f", threads {numerics.get('threads', '-')}"),

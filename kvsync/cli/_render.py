@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, TextIO
 
 from kvsync.errors import exit_status
@@ -222,6 +223,14 @@ def size(count: int) -> str:
         if value < 1024:
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} PiB"
+
+
+def moment(unix_seconds: float) -> str:
+    """`2026-11-30T00:21:09Z`; the bare number where the calendar has no such year, which a signer may well claim."""
+    try:
+        return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return str(int(unix_seconds))
 
 
 def plural(count: int, noun: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsync.cli._command import Run, command
-from kvsync.cli._render import Facts, Outcome, Table, plural, size
+from kvsync.cli._render import Facts, Outcome, Table, moment, plural, size
 from kvsync_protocol.layout import AnyGroup, StateGroup
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def ls(run: Run) -> Outcome:
                 "tokens": each.manifest.tokens.count,
                 "bytes": each.bytes,
                 "positions": _positions(each),
-                "created": _when(each.created),
+                "created": moment(each.created),
                 "pinned": each.pinned,
                 "trusted_signers": signers,
             }
@@ -56,7 +55,7 @@ def ls(run: Run) -> Outcome:
                 ", ".join(own_names) or "-",
                 each.manifest.tokens.count,
                 size(each.bytes) if each.extent is None else f"{size(each.bytes)}, in part",
-                _when(each.created),
+                moment(each.created),
                 "yes" if signers else "no",
                 "yes" if each.pinned else "-",
             )
@@ -83,7 +82,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
     facts: list[tuple[str, object]] = [
         ("artifact", stored.artifact),
         ("names", ", ".join(names) or "-"),
-        ("stored", _when(stored.created)),
+        ("stored", moment(stored.created)),
         ("pinned", stored.pinned),
         ("tokens", f"{layout.tokens}, digest {manifest.tokens.digest}"),
         ("text", manifest.tokens.text or "not recorded"),
@@ -100,7 +99,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
     data: dict[str, object] = {
         "artifact": str(stored.artifact),
         "names": names,
-        "created": _when(stored.created),
+        "created": moment(stored.created),
         "pinned": stored.pinned,
         "tokens": {
             "count": layout.tokens,
@@ -254,7 +253,3 @@ def number_ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _when(created: float) -> str:
-    return datetime.datetime.fromtimestamp(created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

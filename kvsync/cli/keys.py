@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsync.cli._command import Run, add_group
-from kvsync.cli._render import Facts, Outcome
+from kvsync.cli._render import Facts, Outcome, moment
 from kvsync.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,10 +47,10 @@ def show(run: Run) -> Outcome:
         if own.public in (step.old, step.new):
             rotations.append({"kind": step.kind, "old": str(step.old), "new": str(step.new), "until": step.until})
             facts.append(
-                (f"{step.kind} follows", f"{step.new} after {step.old.key_id}, both until {_day(step.until)}")
+                (f"{step.kind} follows", f"{step.new} after {step.old.key_id}, both until {moment(step.until)}")
             )
             if step.kind == Kind.PEER and own.public == step.old:
-                facts.append(("", f"presented from {_day(presented_from(step))} on"))
+                facts.append(("", f"presented from {moment(presented_from(step))} on"))
     if rotations:
         data["rotations"] = rotations
     return Outcome(data, [Facts(facts)])
@@ -88,7 +87,7 @@ def rotate(
             Statements(run.home).revoke(step.old, old)
             view.append(f"{kind}: {step.new} in place of {step.old.key_id}, which is revoked")
         else:
-            view.append(f"{kind}: {step.new} follows {step.old.key_id}, both count until {_day(step.until)}")
+            view.append(f"{kind}: {step.new} follows {step.old.key_id}, both count until {moment(step.until)}")
     if Kind.SIGNER in kinds and not stolen:
         artifacts, names = _resign(run, ring.chain("signer"))
         data["resigned"] = {"artifacts": artifacts, "names": names}
@@ -145,7 +144,3 @@ def decrypt(run: Run) -> Outcome:
 
 def _changed(count: int, what: str) -> Outcome:
     return Outcome({"changed": count}, [f"{count} key files {what}" if count else f"they are {what} already"])
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

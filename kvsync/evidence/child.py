@@ -41,7 +41,7 @@ def _load(params: dict[str, Any]) -> Engine:
 def _settings(params: dict[str, Any], engine: Engine) -> Settings:
     return Settings(
         model=params["model"],
-        generator=params["generator"],
+        generator=params["generator"] or samples.generator(engine.layout(engine.schedule.block_tokens)),
         count=params["count"],
         seed=params["seed"],
         limit=params["limit"] or engine.max_tokens,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kvsync.engines.registry import check_engine
 from kvsync.errors import UsageError
-from kvsync.evidence.samples import GENERATOR, check_count
+from kvsync.evidence.samples import check_count
 
 _UNREPEATABLE: Final = {"OMP_DYNAMIC": "lets OpenMP choose another number of threads at every call"}
 _OFF: Final = frozenset({"", "0", "false", "off", "no"})
@@ -33,7 +33,8 @@ class Configuration:
     threads: int = 0
     samples: int = 50
     seed: int = 1
-    generator: str = GENERATOR
+    generator: str = ""
+    """Empty takes the one for this kind of model."""
     limit: int = 0
     """Longest sequence; 0 takes the model's own."""
 

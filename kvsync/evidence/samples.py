@@ -4,31 +4,41 @@ Text and lengths follow from SHA-256 alone, so a seed, a count and the longest u
 only the tokenizer is added. Kinds follow each other so that a few samples already vary: whole and prefix grafts;
 documents shorter than a block, of whole blocks, of neither, and beyond twice a sliding window of 512;
 continuations of one token, of a few, of tens, and of several blocks.
+
+A model whose recurrent layers keep a snapshot at every n-th block can be grafted only there. Its generator has n
+in its name, and prefix grafts end where a snapshot stands; for all other models nothing of that matters.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import lcm
 from typing import TYPE_CHECKING, Final
 
 from kvsync.errors import EngineError, UsageError
 from kvsync_protocol.digest import Digest
+from kvsync_protocol.errors import VersionError
+from kvsync_protocol.layout import Layout
 from kvsync_protocol.prefix import tokens_digest
 from kvsync_protocol.receipt import Record
 from kvsync_protocol.sample import GraftMode, Inputs, Settings, contradiction
 from kvsync_protocol.schedule import Schedule
+from kvsync_protocol.state import StateGroup
 
 if TYPE_CHECKING:
     from kvsync.engines.engine import Engine
 
 GENERATOR: Final = "kvsync-samples/1"
+"""Where every block's end is a place to graft at; `generator` names the others."""
 DECODE_STEPS: Final = 32
 MAX_SAMPLES: Final = 10_000
 
+_SNAPSHOTS: Final = re.compile(re.escape(GENERATOR) + "(?: snapshots ([1-9][0-9]{0,5}))?", re.ASCII)
 _POOL_TOKENS: Final = 6000
 _POOL_CHARS: Final = 40_000
 _DOCUMENT_STARTS: Final = 2000
@@ -109,34 +119,45 @@ class Sample:
         return Inputs(self.index, self.mode, tokens, self.document, self.shared, self.new, cut, artifact)
 
 
+def generator(layout: Layout) -> str:
+    """The generator for models whose artifacts are laid out like this."""
+    every = lcm(*(group.every for group in layout.groups if isinstance(group, StateGroup)))
+    return GENERATOR if every == 1 else f"{GENERATOR} snapshots {every}"
+
+
 def draw(settings: Settings) -> list[Sample]:
     """The samples that the settings name.
 
     Raises:
-        UsageError: `samples.generator`, `samples.count`, `samples.limit`.
+        VersionError: `version.generator`.
+        UsageError: `samples.count`, `samples.limit`.
     """
-    if settings.generator != GENERATOR:
-        raise UsageError(
-            "samples.generator",
-            f"samples of {settings.generator!r} cannot be drawn here",
-            hint=f"this is {GENERATOR}",
-        )
+    every = _every(settings.generator)
     check_count(settings.count)
     if settings.limit < 2 * settings.block_tokens + settings.decode_steps:
         raise UsageError("samples.limit", f"a model of {settings.limit} positions is too short to be proved here")
-    return list(islice(_samples(settings), settings.count))
+    return list(islice(_samples(settings, every), settings.count))
 
 
-def check_drawn(run: Record, records: Sequence[Record]) -> bool:
-    """Whether the records of a checked receipt are the samples that its settings name, none left out or chosen.
+def _every(name: str) -> int:
+    """Blocks from one place to graft at to the next, by the name of a generator."""
+    found = _SNAPSHOTS.fullmatch(name)
+    if found is None:
+        raise VersionError(
+            "version.generator",
+            f"samples of {name!r} cannot be drawn here, where {GENERATOR} is known",
+            hint="use the kvsync that wrote it",
+        )
+    return int(found.group(1) or 1)
 
-    False for a generator that is not known here.
+
+def check_drawn(run: Record, records: Sequence[Record]) -> None:
+    """Check that the records of a checked receipt are the samples that its settings name, none left out or chosen.
 
     Raises:
         IntegrityError: `receipt.score` when they are others.
+        VersionError: `version.generator` when nobody here can tell.
     """
-    if run["generator"] != GENERATOR:
-        return False
     settings = Settings(**{field.name: run[field.name] for field in dataclasses.fields(Settings)})  # type: ignore[arg-type]
     try:
         drawn = draw(settings)
@@ -146,7 +167,6 @@ def check_drawn(run: Record, records: Sequence[Record]) -> bool:
         own = (sample.mode.value, sample.document, sample.shared, sample.new)
         if own != tuple(record[name] for name in ("mode", "document", "shared", "new")):
             raise contradiction(f"record {sample.index} is not the sample that seed {settings.seed} gives")
-    return True
 
 
 def check_count(count: int) -> None:
@@ -155,8 +175,8 @@ def check_count(count: int) -> None:
         raise UsageError("samples.count", f"the number of samples is not in 1..{MAX_SAMPLES}")
 
 
-def _samples(settings: Settings) -> Iterator[Sample]:
-    """Each document of more than a block serves a prefix graft as well."""
+def _samples(settings: Settings, every: int) -> Iterator[Sample]:
+    """Each document of more than a block serves a prefix graft as well, if there is a place for it to end."""
     draws = Draws(f"{GENERATOR}/{settings.seed}")
     block, index = settings.block_tokens, 0
     continuations = _continuations(draws, block)
@@ -167,10 +187,21 @@ def _samples(settings: Settings) -> Iterator[Sample]:
         yield Sample(index, GraftMode.WHOLE, start, length, length, draws.between(*_NEW_STARTS), new)
         index += 1
         if length > block:
-            shared = block * draws.between(1, (length - 1) // block + 1)
+            shared = _place(block * draws.between(1, (length - 1) // block + 1), length, block, every)
+            if not shared:
+                continue
             new = min(next(continuations), room - shared)
             yield Sample(index, GraftMode.PREFIX, start, length, shared, draws.between(*_NEW_STARTS), new)
             index += 1
+
+
+def _place(wanted: int, length: int, block: int, every: int) -> int:
+    """Where inside a document a graft can end: at `wanted` or the last place before it, else the first after; or 0.
+
+    The last full block has a snapshot, too, unless the document ends with it. With `every` 1 this is `wanted`.
+    """
+    places = [*range(every * block, length, every * block), *([length - length % block] if length % block else [])]
+    return max((place for place in places if place <= wanted), default=min(places, default=0))
 
 
 def _lengths(draws: Draws, block: int) -> Iterator[int]:

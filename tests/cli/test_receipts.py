@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.exactness import SCORER
+from kvsync_protocol.receipt import Receipt
+from kvsync_protocol.strictjson import MAX_SAFE_INTEGER
 from tests.cli.conftest import Command
 from tests.protocol.receipts import KEY, STRANGER, make
 
@@ -44,9 +49,42 @@ def test_check_runs_where_no_engine_can_be_imported(proof: Path) -> None:
 
 
 def test_a_link_to_a_receipt_may_be_named(kvsync: Command, proof: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link.receipt"
+    link, further = tmp_path / "link.receipt", tmp_path / "further.receipt"
     link.symlink_to(proof.name)
-    assert kvsync("receipts", "check", link).status == 0
+    further.symlink_to(link)
+    assert kvsync("receipts", "check", further).status == 0
+    link.unlink()
+    link.symlink_to(further.name)
+    answer = kvsync("receipts", "check", link, "--json")
+    assert (answer.status, answer.json["error"]["code"]) == (9, "file.unreadable")
+
+
+def test_samples_that_nobody_here_can_draw_again_are_not_called_sound(kvsync: Command, tmp_path: Path) -> None:
+    honest = make(2)
+    receipt = Receipt.seal(
+        SCORER,
+        KEY,
+        honest.records,
+        run={**honest.header.run, "generator": "mine, chosen by hand"},
+        fingerprints=honest.header.fingerprints,
+        software="kvsync test",
+        time=0,
+    )
+    path = tmp_path / "chosen.receipt"
+    path.write_bytes(receipt.encode())
+    answer = kvsync("receipts", "check", path, "--json")
+    assert (answer.status, answer.json["error"]["code"]) == (3, "version.generator")
+
+
+def test_a_time_that_no_calendar_has_can_be_shown(kvsync: Command, tmp_path: Path) -> None:
+    receipt = make(2)
+    header = dataclasses.replace(receipt.header, time=MAX_SAFE_INTEGER)
+    envelope = Envelope.seal(receipt.envelope.payload_type, header.encode(), KEY)
+    path = tmp_path / "late.receipt"
+    path.write_bytes(dataclasses.replace(receipt, header=header, envelope=envelope).encode())
+    for words in (["check"], ["show"]):
+        answer = kvsync("receipts", *words, path)
+        assert (answer.status, str(MAX_SAFE_INTEGER) in answer.out) == (0, True)
 
 
 def test_what_is_wrong_has_a_status_and_a_code(kvsync: Command, proof: Path, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from kvsync.errors import UsageError
-from kvsync.evidence.samples import DECODE_STEPS, GENERATOR, Sample, check_drawn, draw, text
+from kvsync.evidence.samples import DECODE_STEPS, GENERATOR, Sample, check_drawn, draw, generator, text
 from kvsync_protocol.digest import sha256
-from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.errors import IntegrityError, VersionError
+from kvsync_protocol.layout import DType, Group, LayerKind, Layout
 from kvsync_protocol.sample import GraftMode, Settings
+from kvsync_protocol.state import StateGroup, StatePart
 
 BLOCK = 256
 SETTINGS = Settings("m", GENERATOR, 50, 1, 8192, DECODE_STEPS, BLOCK)
@@ -73,12 +75,40 @@ def test_a_sample_s_record_is_one_that_the_scorer_takes(index: int) -> None:
     sample.inputs(pool, sha256(b""), BLOCK).check(SETTINGS, index)
 
 
+def _layout(tokens: int, *every: int) -> Layout:
+    states = (StatePart("state", (2, 3), DType.F32),)
+    groups = [StateGroup(f"s{n}", (n,), states, each) for n, each in enumerate(every)]
+    full = Group("full", LayerKind.FULL, (len(every),), 1, 4, 4, DType.F32)
+    return Layout(tokens, BLOCK, (*groups, full), 131, DType.F32)
+
+
+def test_prefix_grafts_of_a_model_with_states_end_where_a_snapshot_stands() -> None:
+    assert generator(_layout(BLOCK)) == generator(_layout(BLOCK, 1)) == GENERATOR
+    for every in ((4,), (2,), (2, 3)):
+        name = generator(_layout(BLOCK, *every))
+        drawn = draw(dataclasses.replace(SETTINGS, generator=name, count=200))
+        prefixes = [sample for sample in drawn if sample.mode is GraftMode.PREFIX]
+        assert len(prefixes) > 50
+        for sample in prefixes:
+            assert 0 < sample.shared < sample.document
+            assert _layout(sample.document, *every).restorable(sample.shared) == sample.shared
+        assert [sample.index for sample in drawn] == list(range(200))
+        check_drawn(
+            {**SETTINGS.as_json(), "generator": name, "count": 200},
+            [sample.inputs([0] * 6000, sha256(b""), BLOCK).as_json() for sample in drawn],
+        )
+    assert draw(dataclasses.replace(SETTINGS, generator=f"{GENERATOR} snapshots 1")) == draw(SETTINGS)
+
+
 def test_samples_that_somebody_chose_are_noticed() -> None:
     pool = [(17 * place) % 1000 for place in range(6000)]
     run = SETTINGS.as_json()
     records = [sample.inputs(pool, sha256(b""), BLOCK).as_json() for sample in draw(SETTINGS)]
-    assert check_drawn(run, records)
-    assert not check_drawn({**run, "generator": "another"}, records)
+    check_drawn(run, records)
+    for name in ("another", "kvsync-samples/1 snapshots 0", "kvsync-samples/1 snapshots 4 "):
+        with pytest.raises(VersionError) as unknown:
+            check_drawn({**run, "generator": name}, records)
+        assert unknown.value.code == "version.generator"
     for change in ({"seed": 2}, {"limit": 1024}, {"limit": 500}):
         with pytest.raises(IntegrityError) as caught:
             check_drawn({**run, **change}, records)
@@ -90,7 +120,6 @@ def test_samples_that_somebody_chose_are_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"generator": "kvsync-samples/2"}, "samples.generator"),
         ({"count": 0}, "samples.count"),
         ({"count": 10**6}, "samples.count"),
         ({"limit": 500}, "samples.limit"),

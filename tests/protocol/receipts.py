@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvsync.evidence.samples import GENERATOR, draw
 from kvsync_protocol import exactness, strictjson
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.envelope import Envelope
@@ -24,15 +25,17 @@ PRINTS = Fingerprints(
 
 
 def settings(count: int) -> Settings:
-    return Settings("tiny", "made up for tests", count, 1, 8192, 32, 256)
+    return Settings("tiny", GENERATOR, count, 1, 8192, 32, 256)
+
+
+DRAWN = draw(settings(2000))
 
 
 def inputs(index: int) -> Inputs:
-    whole = index % 3 != 1
-    document, shared = (300 + index % 200, 300 + index % 200) if whole else (700, 512)
-    cut = document if whole and document % 256 else None
-    mode = GraftMode.WHOLE if whole else GraftMode.PREFIX
-    return Inputs(index, mode, sha256(b"in%d" % index), document, shared, 1 + index % 9, cut, sha256(b"kv%d" % index))
+    drawn = DRAWN[index]
+    cut = drawn.document if drawn.mode is GraftMode.WHOLE and drawn.document % 256 else None
+    tokens, artifact = sha256(b"in%d" % index), sha256(b"kv%d" % index)
+    return Inputs(index, drawn.mode, tokens, drawn.document, drawn.shared, drawn.new, cut, artifact)
 
 
 def outputs(name: str) -> Outputs:
