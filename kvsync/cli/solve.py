@@ -50,6 +50,7 @@ def solve(
     judge = open_verifier(verifier)
     with Client(run.node().root) as client:
         opened = Library.open(client, library)
+        empty = not opened.store.listing().entries
         engine = open_engine(run, model, dtype, device)
         with run.progress() as progress:
             solved = opened.solve(problem, engine, judge, budget=budget, recipe=followed, progress=progress)
@@ -63,6 +64,8 @@ def solve(
         facts.append(("stored as", str(solved.deposited.entry or f"nothing: {solved.deposited.refused}")))
     facts += [("quarantined", str(digest)) for digest in solved.quarantined]
     notes = [f"{each.strategy}: passed over, {each.passed_over}" for each in solved.attempts if each.passed_over]
+    if empty:
+        notes.insert(0, f"{library} was empty")
     view: list[str | Table | Facts] = [*(solved.answer or "").splitlines(), ""]
     view += [Facts(facts), Table(headers, rows, frozenset(headers[1:]))]
     return Outcome(

@@ -99,17 +99,19 @@ class Ladder:
     def _exact(self) -> Iterator[Attempt]:
         for stored in self._library.find(self._problem.address):
             entry = stored.entry
-            recall = self._recipe.recall == DECODE and self._left > 0
-            behind = self._wording.follow(entry.problem, entry.solution, self._problem.text) if recall else []
-            length = len(self._engine.encode(entry.solution, continuation=True)) + RECALL_SLACK
-            found = self._grafted(EXACT, stored, behind, length if recall else 0)
-            if found.passed_over or found.passed:
+            found = None
+            if self._recipe.recall == DECODE and self._left > 0:
+                behind = self._wording.follow(entry.problem, entry.solution, self._problem.text)
+                length = len(self._engine.encode(entry.solution, continuation=True)) + RECALL_SLACK
+                found = self._grafted(EXACT, stored, behind, length)
                 yield found
-                continue
-            if recall:
-                yield found
-                found = Attempt(EXACT, stored.digest)
-            yield self._as_stored(found, stored)
+                if found.passed_over and found.passed_over != _TOO_LONG:
+                    continue
+            if found is None or found.passed_over:
+                found = self._grafted(EXACT, stored, [], 0)
+            else:
+                found = Attempt(EXACT, stored.digest)  # its state was grafted, and paid for, above
+            yield found if found.passed_over else self._as_stored(found, stored)
 
     def _as_stored(self, found: Attempt, stored: StoredEntry) -> Attempt:
         """The stored text as the candidate. One that its own verifier no longer passes leaves the library."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,21 @@ def test_an_entry_that_fails_its_own_verifier_is_quarantined_and_answers_no_more
     (apart,) = library.store.listing().quarantined
     assert apart.entry == stored.digest
     assert "fails knows 1" in apart.history[0].reason
+
+
+def test_a_stored_answer_that_leaves_no_room_to_ask_again_is_given_as_it_is(
+    library: Library, tiny_model_dir: Path, tmp_path: Path
+):
+    folder = tmp_path / "short"
+    shutil.copytree(tiny_model_dir, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    short = load_engine(folder, threads=1, block_tokens=16)
+    problem = " ".join(["w1"] * 40)
+    library.add(problem, "w20", short, Knows("w20"))
+    solved = library.solve(problem, short, Knows("w20"), budget=9, recipe=SHORT)
+    assert [(a.passed_over, a.detail) for a in solved.attempts] == [("engine.too_long", ""), ("", "stored text")]
+    assert (solved.answer, solved.cost.decoded) == ("w20", 0)
 
 
 def test_a_budget_of_nothing_is_one_clear_error(library: Library, engine: Engine):
