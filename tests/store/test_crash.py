@@ -149,9 +149,9 @@ PARTS = ([32], [80, 100], None)
 
 
 MOMENTS = {
-    0: (14, 18, 20, 21, 22),  # extent written, files' times set, folder renamed, index written
-    1: (20, 56, 57, 58, 62, 66),  # chunks synced, extent replaced, draft taken away, index written
-    2: (20, 63, 64, 65, 69, 73),  # the same, extent removed
+    0: (18, 20, 22),  # files' times set, folder renamed, index written
+    1: (56, 58, 62, 66),  # extent replaced, draft taken away, its files removed, index written
+    2: (63, 65, 69, 73),  # the same, extent removed
 }
 
 
