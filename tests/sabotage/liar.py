@@ -14,6 +14,7 @@ from kvsync.peer.server import PeerServer
 from kvsync.peer.stream import SecureStream
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status
 from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.have import Have
 from kvsync_protocol.messages import Attestations, RefList, Related
 from kvsync_protocol.signing import PublicKey
 from tests.conftest import Artifact
@@ -41,6 +42,9 @@ class LyingControl(ControlLane):
 
     def tokens(self, *_: Any) -> bytes:
         return self.story.artifact.tokens
+
+    def have(self, *_: Any) -> bytes:
+        return Have(len(self.story.artifact.chunks)).encode()
 
     def refs(self, *_: Any) -> bytes:
         return RefList(self.story.refs).encode()
