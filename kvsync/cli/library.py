@@ -12,6 +12,7 @@ from kvsync.cli._command import Run, add_group
 from kvsync.cli._library import LibraryArgument, VerifierOption, entry_json, open_verifier, reverifier
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, DTypeOption, ModelOption, open_engine
 from kvsync.cli._render import Facts, Outcome, Table, plural, seconds, size
+from kvsync.cli._tasks import tasks
 
 if TYPE_CHECKING:
     from kvsync.library.entries import EntryStore
@@ -29,7 +30,7 @@ def add_commands(app: typer.Typer) -> None:
         app,
         "library",
         "Verified solutions that answer again.",
-        {"create": create, "ls": ls, "show": show, "add": add, "remove": remove, "sync": sync},
+        {"create": create, "ls": ls, "show": show, "add": add, "remove": remove, "sync": sync, "tasks": tasks},
     )
 
 

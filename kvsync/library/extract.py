@@ -6,6 +6,7 @@ A rule is a pure function of the text and finds one place or none; it never judg
 |---|---|
 | `whole` | all of the text |
 | `line` | the first line that is not blank |
+| `sentence` | that line up to its first `.`, `!` or `?` before white space |
 | `last_line` | the last line that is not blank |
 | `boxed` | the inside of the last `\\boxed{…}` or `\\fbox{…}` whose braces close |
 | `marked` | what follows the last `answer is`, `answer:`, `answer =` or `####`, to the end of that line |
@@ -34,6 +35,7 @@ _MARK: Final = re.compile(r"(?:\banswer(?:\s{1,4}is\b|\s{0,4}[:=])|####)[:\s]{0,
 _FENCE: Final = re.compile(
     r"^[ \t]{0,8}```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTILINE | re.DOTALL
 )
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 _NUMBER: Final = re.compile(
     r"(?<![\w.])[-+−]?\s?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})(?P<part>\.[0-9]{1,400})?"
     r"(?P<power>[eE][+-]?[0-9]{1,3})?(?:\s?/\s?(?P<under>[0-9]{1,400})(?![\d/.]))?(?!\d|\.\d)",
@@ -47,6 +49,11 @@ def whole(text: str) -> str:
 
 def line(text: str) -> str | None:
     return next((found for each in text.splitlines() if (found := each.strip())), None)
+
+
+def sentence(text: str) -> str | None:
+    found = line(text)
+    return None if found is None else _SENTENCE_END.split(found, maxsplit=1)[0]
 
 
 def last_line(text: str) -> str | None:
@@ -111,6 +118,7 @@ def _is_json(text: str) -> bool:
 RULES: Final[dict[str, Callable[[str], str | None]]] = {
     "whole": whole,
     "line": line,
+    "sentence": sentence,
     "last_line": last_line,
     "boxed": boxed,
     "marked": marked,

@@ -15,6 +15,8 @@ from kvsync.library.extract import RULES, answer_number, numbers, take
         ("whole", " a\n", " a\n"),
         ("line", "\n  first \nsecond", "first"),
         ("line", " \n", None),
+        ("sentence", "It is 3.5 m. Or not.\nNo.", "It is 3.5 m."),
+        ("sentence", "\n", None),
         ("last_line", "first\nlast\n\n", "last"),
         ("boxed", r"\boxed{1} then \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         ("boxed", r"\boxed{1} then \boxed{2", "1"),

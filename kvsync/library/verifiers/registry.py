@@ -77,5 +77,10 @@ def plug_ins() -> list[str]:
     return sorted(found - set(_PURE) - set(_PROGRAMS))
 
 
+def is_verifier(name: str) -> bool:
+    """Whether there is a verifier of that name; plug-ins, which are looked up on disk, are asked last."""
+    return name in _PURE or name in _PROGRAMS or name in plug_ins()
+
+
 def verifier_names() -> list[str]:
     return [*_PURE, *_PROGRAMS, *plug_ins()]
