@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,11 +82,22 @@ def _carry_on(engine: Engine, context: Context, new: Sequence[int], schedule: Sc
 
 
 def drift(canonical: Logits, other: Logits) -> Drift:
-    """How far `other` is from the canonical logits of the same positions."""
+    """How far `other` is from the canonical logits of the same positions.
+
+    Raises:
+        EngineError: `prove.not_finite` where unequal logits hold NaN or infinities, which have no distance.
+    """
     if canonical.sha256() == other.sha256():
         return Drift(0.0, 0.0, canonical.positions)
     agreeing = sum(a == b for a, b in zip(canonical.argmax(), other.argmax(), strict=True))
-    return Drift(canonical.kl(other), canonical.max_abs(other), agreeing)
+    found = Drift(canonical.kl(other), canonical.max_abs(other), agreeing)
+    if not (math.isfinite(found.kl) and math.isfinite(found.max_abs)):
+        raise EngineError(
+            "prove.not_finite",
+            "the model's logits hold NaN or infinities: how far two computations are apart cannot be said",
+            hint="another --dtype; in fp16 large activations overflow",
+        )
+    return found
 
 
 def compared(canonical: Measured, other: Measured) -> PathResult:

@@ -6,6 +6,7 @@ blocks that this node has computed before, for a document with the same beginnin
 
 from __future__ import annotations
 
+import logging
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from kvsync_protocol.ref import Ref, check_name
 from kvsync_protocol.schedule import Schedule
 from kvsync_protocol.signing import SigningKey
 
+log = logging.getLogger(__name__)
+
 
 def deposit(
     store: Store,
@@ -40,6 +43,8 @@ def deposit(
     progress: Progress = silent,
 ) -> StoredArtifact:
     """Compute, sign and store the artifact of `tokens`; one that is already here is only named.
+
+    What others have signed about the same computation with other bytes is kept as a divergence (`store.evidence`).
 
     Args:
         text: digest of the UTF-8 text the tokens came from.
@@ -63,6 +68,7 @@ def deposit(
     if stored is None:
         with store.compute_draft(_plan(engine, record, schedule), expected_bytes=layout.total_bytes) as draft:
             stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress)
+        _compare(store, stored)
     if name is not None:
         set_name(store, signer, name, stored.artifact)
     return stored
@@ -73,6 +79,18 @@ def set_name(store: Store, signer: SigningKey, name: str, artifact: ArtifactId) 
     ref = Ref(check_name(name), artifact, store.ref_sequence(name, signer.public) + 1)
     store.set_ref(ref, ref.seal(signer), signer.public)
     return ref
+
+
+def _compare(store: Store, stored: StoredArtifact) -> None:
+    """Keep evidence of every artifact here that has other bytes than were just computed for the same."""
+    for record, other in store.evidence.contradictions(store.evidence.describe(stored.artifact)):
+        store.evidence.add_divergence(record)
+        log.warning(
+            "block %d is not what artifact %s has: kvsync audit %s",
+            record.block,
+            other.manifest.artifact.short,
+            other.manifest.artifact.short,
+        )
 
 
 def _schedule(base: Schedule, boundaries: Sequence[int], end: int) -> Schedule:

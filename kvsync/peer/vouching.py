@@ -20,7 +20,7 @@ from kvsync.store import Store
 from kvsync.store.evidence import refuted_error
 from kvsync_protocol.attestation import Coverage, Signed, independent
 from kvsync_protocol.digest import ArtifactId, Digest
-from kvsync_protocol.divergence import Described, Divergence, equal_blocks, first_divergence
+from kvsync_protocol.divergence import Described, Divergence, equal_blocks
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.signing import PublicKey
@@ -97,7 +97,7 @@ class Vouching:
         return f"{least} distinct, other artifacts with equal bytes counted"
 
     def divergence(self, described: Described, *, keep: bool) -> str:
-        """Compare with every artifact here that shares a computation; with `keep`, keep the evidence.
+        """Ask what here contradicts it; with `keep`, keep the evidence.
 
         An artifact that has been refuted, or that nobody trusted vouches for any more, is no reason to refuse.
 
@@ -106,11 +106,8 @@ class Vouching:
         """
         refuted = self._store.evidence.refuted()
         unsettled: list[tuple[Divergence, Described]] = []
-        for other in self._store.evidence.related(described):
-            block = first_divergence(described, other)
-            if block is None:
-                continue
-            record = Divergence.of(block, described, other)
+        for record, other in self._store.evidence.contradictions(described):
+            block = record.block
             if keep:
                 self._store.evidence.add_divergence(record)
             if other.manifest.artifact in refuted:
@@ -146,7 +143,13 @@ class Vouching:
 
 
 def trusted_only(envelopes: Iterable[Envelope], keys: frozenset[PublicKey]) -> Iterator[Envelope]:
-    """Envelopes with their signatures by `keys`; those without are left out."""
+    """Envelopes with their signatures by `keys`; those without are left out.
+
+    Only keys that an envelope names are tried: of a long list of strangers' words each would cost every key a
+    verification, and whoever wants to be heard can say who he is.
+    """
+    named = {key.key_id: key for key in keys}
     for envelope in envelopes:
-        if envelope.signers(keys):
-            yield envelope.endorsed(keys)
+        some = {named[s.key_id] for s in envelope.signatures if s.key_id in named}
+        if some and envelope.signers(some):
+            yield envelope.endorsed(some)

@@ -9,7 +9,7 @@ Knows no policy: whose word counts, and what is refused for lack of it, is the c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from kvsync.errors import NotFoundError, PolicyError, StoreError
@@ -18,11 +18,13 @@ from kvsync.store.artifacts import is_damage, unknown
 from kvsync.store.attestations import Refutation
 from kvsync.store.divergences import StoredDivergence
 from kvsync.store.parts import Parts
+from kvsync.store.stored import LEAVES
 from kvsync_protocol.attestation import PAYLOAD_TYPE, Attestation, Discrepancy, Signed
-from kvsync_protocol.digest import ArtifactId, Digest
-from kvsync_protocol.divergence import Described, Divergence
+from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey
+from kvsync_protocol.divergence import Described, Divergence, first_divergence
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import ProtocolError
+from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_LEAF_TABLE_BYTES
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.signing import PublicKey
 
@@ -119,13 +121,50 @@ class Evidence:
         """Other artifacts here with which this one shares the computation of a block; damaged ones left out."""
         manifest = described.manifest
         for artifact in self.related_ids(described):
-            if artifact == manifest.artifact:
+            if artifact != manifest.artifact:
+                yield from self._described(artifact)
+
+    def _described(self, artifact: ArtifactId) -> Iterator[Described]:
+        """The artifact's description, unless it is damaged or gone."""
+        try:
+            yield self.describe(artifact)
+        except (NotFoundError, ProtocolError, StoreError) as error:
+            if not isinstance(error, NotFoundError) and not is_damage(error):
+                raise
+
+    def contradictions(self, described: Described) -> Iterator[tuple[Divergence, Described]]:
+        """Artifacts here that have other bytes for a computation that they share with this one.
+
+        Leaf tables tell at a glance, so what agrees is neither parsed nor verified, however much of it there is.
+        """
+        own, ours, keys = described.manifest.artifact, described.leaves.encode(), list(described.keys())
+        for artifact in self.related_ids(described):
+            if artifact == own or not self._may_differ(artifact, described, ours, keys):
                 continue
-            try:
-                yield self.describe(artifact)
-            except (NotFoundError, ProtocolError, StoreError) as error:
-                if not isinstance(error, NotFoundError) and not is_damage(error):
-                    raise
+            for other in self._described(artifact):
+                block = first_divergence(described, other)
+                if block is not None:
+                    yield Divergence.of(block, described, other), other
+
+    def _may_differ(self, artifact: ArtifactId, described: Described, ours: bytes, keys: Sequence[PrefixKey]) -> bool:
+        """Whether both compute the block of the first leaf that is not alike.
+
+        Prefix keys are a chain: where a block's is not shared, no later one is. A partial last block and the final
+        logits are shared exactly with an artifact of equal tokens.
+        """
+        try:
+            theirs = self._parts.files.read(artifact, LEAVES, MAX_LEAF_TABLE_BYTES)
+        except (NotFoundError, ProtocolError, StoreError):
+            return True  # left to whoever reads all of it
+        size = LEAF_ENTRY_BYTES
+        places = range(0, len(ours), size)
+        first = next((at // size for at in places if ours[at : at + size] != theirs[at : at + size]), None)
+        if first is None:
+            return False
+        block = next(number for number, spans in enumerate(described.spans) if spans and spans[-1].index >= first)
+        key = keys[block] if block < described.manifest.layout.full_blocks else None
+        with self._parts.index.reading() as db:
+            return records.shares(db, artifact, key, described.manifest.tokens.digest)
 
     def related_ids(self, described: Described) -> list[ArtifactId]:
         """As `related`, names only, the most recent first; the artifact itself may be among them."""

@@ -191,6 +191,17 @@ def find_related(
     return [ArtifactId(Digest(raw)) for (raw,) in rows]
 
 
+def shares(db: sqlite3.Connection, artifact: ArtifactId, key: PrefixKey | None, tokens: Digest) -> bool:
+    """Whether an artifact has a full block of this key, or these very tokens."""
+    row = db.execute(
+        "SELECT token_digest = ?3 OR EXISTS (SELECT 1 FROM block_keys b WHERE b.key = ?2 AND b.artifact = a.key)"
+        " OR EXISTS (SELECT 1 FROM partial_keys p WHERE p.key = ?2 AND p.artifact = a.key)"
+        " FROM artifacts a WHERE a.id = ?1",
+        (artifact.raw, b"" if key is None else key.raw, tokens.raw),
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
 def fingerprint_holders(db: sqlite3.Connection) -> list[ArtifactId]:
     """One artifact for each pair of fingerprints here."""
     rows = db.execute(

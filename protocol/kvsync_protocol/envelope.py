@@ -96,8 +96,18 @@ class Envelope:
 
     def signers(self, keys: Collection[PublicKey]) -> tuple[PublicKey, ...]:
         """Those of `keys` with a valid signature here, each once, in a stable order."""
-        message = pae(self.payload_type, self.payload)
-        return tuple(k for k in sorted(set(keys)) if any(k.verify(message, s.signature) for s in self.signatures))
+        message, distinct = pae(self.payload_type, self.payload), set(keys)
+        claimed = {s.key_id for s in self.signatures}
+        found: set[PublicKey] = set()
+        unexplained = list(self.signatures)
+        # Those that are named are tried first. A signature is one key's, so only what they leave is for all others.
+        for some in ([k for k in distinct if k.key_id in claimed], distinct):
+            for key in some:
+                rest = [s for s in unexplained if not key.verify(message, s.signature)]
+                if len(rest) < len(unexplained):
+                    found.add(key)
+                    unexplained = rest
+        return tuple(sorted(found))
 
     def verify(self, payload_type: str, keys: Collection[PublicKey], *, threshold: int = 1) -> VerifiedPayload:
         """Check type and signatures; distinct keys count towards `threshold`, not signatures.

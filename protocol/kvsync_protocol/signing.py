@@ -25,6 +25,7 @@ _WEAK = frozenset(
     )
 )
 """Points of small order, as y without the sign of x: under such a key anyone can sign anything."""
+SIGNATURE_BYTES = 64
 _TEXT = re.compile(r"ed25519:([A-Za-z0-9_-]{43})", re.ASCII)
 
 
@@ -62,6 +63,8 @@ class PublicKey:
 
     def verify(self, message: bytes, signature: bytes) -> bool:
         """True when `signature` is this key's over `message`."""
+        if len(signature) != SIGNATURE_BYTES:
+            return False
         try:
             Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
         except (InvalidSignature, ValueError):

@@ -172,6 +172,19 @@ def test_a_refutation_that_was_this_nodes_own_fault_is_withdrawn_by_the_next_aud
     assert all(s.attestation.differs is None for s in bench.store.evidence.signed(stored.manifest, [AUDITOR.public]))
 
 
+def test_what_is_computed_here_and_contradicts_what_was_taken_from_others_is_a_divergence(bench: Bench) -> None:
+    honest = bench.deposit(words(TOKENS))
+    forged = consistent(bench.store, bench.engine, honest, FORGER, 2, random.Random(1))
+    bench.store.remove(honest.artifact)
+    assert bench.store.evidence.divergences() == []
+    longer = bench.deposit([*words(TOKENS), 5, 6, 7])
+    [record] = bench.store.evidence.divergences()
+    assert set(record.artifacts) == {longer.artifact, forged.artifact}
+    assert (record.divergence.block, record.settled) == (2, False)
+    assert not run(bench, forged.artifact).passed
+    assert [record.settled for record in bench.store.evidence.divergences()] == [True]
+
+
 def test_an_artifact_of_other_arithmetic_or_another_model_cannot_be_audited(
     bench: Bench, tiny_model_dir: Path
 ) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvsync.engines import load_engine
+from kvsync.engines.transformers.logits import TensorLogits
 from kvsync.errors import EngineError, NotFoundError, UsageError
 from kvsync.evidence import measure
 from kvsync.evidence.configuration import Configuration, check_environment
@@ -142,6 +145,20 @@ def test_a_graft_of_other_bytes_is_counted_as_unequal_with_its_figures(letters_m
     assert result.drift.max_abs > 0
     assert result.drift.kl > 0
     result.drift.check(0, sample.new, equal=False)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_no_numbers_are_never_called_close(value: float) -> None:
+    rows = torch.zeros(2, 5)
+    canonical, other = TensorLogits(rows), TensorLogits(rows.clone())
+    other.tensor[1, 3] = value
+    assert not math.isfinite(canonical.kl(other))
+    assert not math.isfinite(canonical.max_abs(other))
+    for one, two in ((canonical, other), (other, canonical)):
+        with pytest.raises(EngineError) as caught:
+            measure.drift(one, two)
+        assert caught.value.code == "prove.not_finite"
+    assert measure.drift(other, TensorLogits(other.tensor.clone())).max_abs == 0  # equal bytes are equal
 
 
 def test_an_error_of_a_step_is_the_same_error_here(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import pytest
 from kvsync.errors import NotFoundError, PolicyError
 from kvsync.store import Store, StoreLimits
 from kvsync.store.attestations import PER_SIGNER
-from kvsync_protocol.divergence import Divergence
+from kvsync_protocol.divergence import Described, Divergence
 from kvsync_protocol.envelope import Envelope, Signature
 from kvsync_protocol.errors import MalformedError, MismatchError, TrustError
+from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_ATTESTATIONS
 from kvsync_protocol.prefix import block_keys, start_key
 from kvsync_protocol.signing import SigningKey
-from tests.sync.forging import attested, diverging
+from tests.sync.forging import attested, diverging, renamed
 
 ALICE, BOB = (SigningKey(bytes([number]) * 32) for number in (31, 32))
 BOTH = [ALICE.public, BOB.public]
@@ -184,3 +185,30 @@ def test_strangers_in_the_folders_of_evidence_stop_nothing_and_are_reported(
         assert store.evidence.divergences() == []
         assert len(store.attestations(artifact.id)) == 1
         assert [finding.code for finding in store.fsck().findings] == ["store.foreign"] * 3
+
+
+def test_only_artifacts_that_can_differ_are_read_for_contradictions(
+    store: Store, make_artifact: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = make_artifact()
+    described = Described(
+        artifact.envelope,
+        artifact.manifest,
+        LeafTable.parse(artifact.leaves),
+        artifact.manifest.check_tokens(artifact.tokens),
+    )
+    others = [renamed(artifact, SigningKey(bytes([number]) * 32)) for number in range(60, 70)]
+    liar = diverging(artifact, 1, BOB)
+    for each in (*others, liar):
+        keep(store, each)
+    read = []
+    describe = store.evidence.describe
+    monkeypatch.setattr(store.evidence, "describe", lambda name: read.append(name) or describe(name))
+    [(record, other)] = store.evidence.contradictions(described)
+    assert (record.block, other.manifest.artifact) == (1, liar.id)
+    assert read == [liar.id]
+    keep(store, diverging(artifact, -1, ALICE))  # the final logits alone
+    assert [record.block for record, _ in store.evidence.contradictions(described)] == [
+        artifact.manifest.layout.blocks,
+        1,
+    ]
