@@ -28,7 +28,7 @@ from kvsync.daemon.network_status import FollowState
 from kvsync.daemon.transfer_params import PullParams
 from kvsync.errors import NotFoundError
 from kvsync.keys import TrustList
-from kvsync.store import Store
+from kvsync.store import Store, StoredRef
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.registry_messages import MAX_PROVIDERS
 
@@ -123,10 +123,27 @@ class Follower:
         for each in await self.hearsay.refs():
             if self._rule(each.name) is not None:
                 heard[each.name].append(each)
+        kept = {ref.name: ref for ref in await asyncio.to_thread(self.store.refs)}
         for name in sorted(heard):
+            if await asyncio.to_thread(self._unchanged, kept.get(name), heard[name]):
+                continue
             newest = await asyncio.to_thread(self._newest, heard[name])
             if newest is not None:
-                await self._follow(name, newest, heard[name])
+                await self._follow(name, newest, heard[name], kept.get(name))
+
+    def _unchanged(self, kept: StoredRef | None, heard: Sequence[Heard]) -> bool:
+        """A name in step of which nobody says anything new; nothing of it is judged again."""
+        before = self._followed.get(kept.name) if kept is not None else None
+        if kept is None or before is None or before.state != IN_STEP:
+            return False
+        if (before.artifact, before.sequence) != (kept.artifact, kept.sequence):
+            return False
+        if any(each.sequence > kept.sequence for each in heard):
+            return False
+        try:
+            return self.store.artifact(kept.artifact).extent is None
+        except CodedError:
+            return False  # removed, or damaged
 
     def _newest(self, heard: Sequence[Heard]) -> Heard | None:
         """The highest sequence that may be kept here, if any."""
@@ -141,12 +158,12 @@ class Follower:
             return each
         return None
 
-    async def _follow(self, name: str, newest: Heard, heard: Sequence[Heard]) -> None:
+    async def _follow(self, name: str, newest: Heard, heard: Sequence[Heard], kept: StoredRef | None) -> None:
         before, rule = self._followed.get(name), self._rule(name)
         same = before is not None and (before.artifact, before.sequence) == (newest.artifact, newest.sequence)
         if rule is None or (same and before is not None and not self._due(before)):
             return
-        if await asyncio.to_thread(self._here, newest):
+        if await asyncio.to_thread(self._here, newest, kept):
             self._followed[name] = Followed(name, newest.artifact, newest.sequence, IN_STEP)
             return
         if before is not None and not same:
@@ -163,11 +180,9 @@ class Follower:
             return False
         return before.state == IN_STEP or time.time() >= before.again
 
-    def _here(self, newest: Heard) -> bool:
+    def _here(self, newest: Heard, kept: StoredRef | None) -> bool:
         """The very ref is kept, and what it stands for is all here."""
-        kept = any((ref.name, ref.artifact) == (newest.name, newest.artifact) for ref in self.store.refs())
-        sequences = [ref.sequence for ref in self.store.refs() if ref.name == newest.name]
-        if not kept or max(sequences, default=0) < newest.sequence:
+        if kept is None or (kept.artifact, kept.sequence) != (newest.artifact, newest.sequence):
             return False
         stored = self.store.whole(newest.artifact)
         return stored is not None and stored.extent is None

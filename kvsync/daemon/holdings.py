@@ -33,6 +33,11 @@ from kvsync_protocol.registry_messages import Vouched
 OWN_MEMBERS: Final = "own"
 """The audience of the embedded registry: its members are this node's peers."""
 
+AGAIN_S: Final = 600.0
+"""The store is looked at again after so long, whatever its folders say."""
+REST: Final = 9.0
+"""A look may take a tenth of the time."""
+
 log = logging.getLogger(__name__)
 
 
@@ -101,22 +106,30 @@ class Holdings:
         self._known: dict[ArtifactId, _Held] = {}
         self._seen: tuple[int, ...] = ()
         self._looked = 0.0
+        self._rest_until = 0.0
 
     def changed(self) -> bool:
-        """True at first, after a change, and once more a little later: a folder's time may be coarse."""
+        """True at first, after a change, and once more a little later: a folder's time may be coarse.
+
+        Also now and then, for what changes no folder: attestations, and names that expire. After a look that took
+        long there is a rest, so that a large store that changes all the time is not looked at all the time.
+        """
+        if time.monotonic() < self._rest_until:
+            return False
         home = self._trust.home
         folders = [home.store_dir / name for name in ("artifacts", "refs", "refuted")]
         files = [home.peers_file, home.trust_file, home.statements_file]
         seen = tuple(_changed_ns(path) for path in (*folders, *files))
-        settled = not seen or self._looked > max(seen) / 1e9 + 1.0
-        if seen == self._seen and settled:
+        latest, now = max(seen) / 1e9, time.time()
+        settled = self._looked > latest + 1.0 or latest > now + 1.0  # of a clock that was set back, nothing follows
+        if seen == self._seen and settled and abs(now - self._looked) < AGAIN_S:
             return False
         self._seen = seen
         return True
 
     def look(self) -> Picture:
         """Raises StoreError, UnavailableError `store.*`; StoreError `peers.damaged`, `trust.damaged`."""
-        self._looked = time.time()
+        self._looked, began = time.time(), time.monotonic()
         refuted = self._store.evidence.refuted()
         stored = [one for one in self._store.artifacts() if one.artifact not in refuted]
         known = {one.artifact: self._known_of(one) or self._describe(one) for one in stored}
@@ -128,6 +141,7 @@ class Holdings:
                 names[ref.artifact] = (*names.get(ref.artifact, ()), ref.name)
                 refs.append((ref.name, ref.artifact, Vouched(ref.signers[:MAX_SIGNATURES], ref.envelope)))
         attested = [word for artifact in self._known for word in self._attestations(artifact)]
+        self._rest_until = time.monotonic() + REST * (time.monotonic() - began)
         return Picture(tuple(self._known.values()), names, tuple(refs), tuple(attested), tuple(self._book.peers()))
 
     def _known_of(self, stored: StoredArtifact) -> _Held | None:
