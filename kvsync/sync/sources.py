@@ -142,7 +142,8 @@ class Sources:
                 if not moving.done():
                     began = time.monotonic()
                     share.learn(await contact.client.have(manifest))
-                    pause = max(HAVE_S, HAVE_FACTOR * (time.monotonic() - began))
+                    longest = self._transfer.settings.stall_timeout_s / 4  # later would look as if it did not grow
+                    pause = min(max(HAVE_S, HAVE_FACTOR * (time.monotonic() - began)), longest)
             await moving
         finally:
             moving.cancel()

@@ -196,7 +196,7 @@ async def test_what_a_provider_gets_meanwhile_is_asked_for_too(crowd: Crowd) -> 
     crowd.add("describer", Faults(chunk=refuses(Status.FAILED)))
     node = crowd.add("late", None, OTHER)
     with node.store.pull_draft(*ARTIFACT.parts) as draft:
-        pulling = asyncio.create_task(crowd.pull())
+        pulling = asyncio.create_task(crowd.pull(stall_timeout_s=10))
         for index, chunk in enumerate(ARTIFACT.chunks):
             await asyncio.sleep(0.05)
             draft.put(index, chunk)
