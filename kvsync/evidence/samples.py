@@ -146,7 +146,7 @@ def _every(name: str) -> int:
         raise VersionError(
             "version.generator",
             f"samples of {name!r} cannot be drawn here, where {GENERATOR} is known",
-            hint="use the kvsync that wrote it",
+            hint="use the release that wrote it",
         )
     return int(found.group(1) or 1)
 
