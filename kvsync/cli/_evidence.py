@@ -104,11 +104,18 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
 
 
 def check_out(name: str | None) -> None:
-    """Raises UsageError `receipt.folder` before hours of work have nowhere to go."""
+    """Raises UsageError `receipt.folder` before hours of work have nowhere to go. None is this folder."""
     from kvsync.errors import UsageError
 
-    if name is not None and not Path(name).absolute().parent.is_dir():
-        raise UsageError("receipt.folder", f"there is no folder for {name}", hint="make it first")
+    path = Path(name or "receipt").absolute()
+    if name == "" or not path.parent.is_dir():
+        raise UsageError("receipt.folder", f"there is no folder for {name!r}", hint="make it first")
+    if name is not None and path.is_dir():
+        raise UsageError("receipt.folder", f"{name} is a folder", hint="name a file in it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            "receipt.folder", f"nothing can be written to {path.parent}", hint="choose another with --out"
+        )
 
 
 def write_receipt(receipt: Receipt, out: str | None) -> Path:

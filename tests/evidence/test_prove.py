@@ -110,6 +110,8 @@ def test_an_environment_that_lets_results_vary_is_refused_by_name(
         (("--samples", "1000000"), 2, "samples.count"),
         (("--attention", "flash"), 2, "usage.arguments"),
         (("--out", "no/such/folder/x.receipt"), 2, "receipt.folder"),
+        (("--out", "/"), 2, "receipt.folder"),
+        (("--out", ""), 2, "receipt.folder"),
         (("--model", "no-such-model"), 7, "model.unknown"),
     ],
 )
