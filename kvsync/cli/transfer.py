@@ -13,7 +13,7 @@ from kvsync.cli._models import DeviceOption, DTypeOption, open_engine
 from kvsync.cli._render import Facts, Outcome, Table, seconds, size
 from kvsync.cli.artifacts import ArtifactArgument
 from kvsync.errors import EXIT_STATUS, UsageError
-from kvsync_protocol.registry_messages import MAX_PROVIDERS
+from kvsync_protocol.limits import MAX_PROVIDERS
 
 if TYPE_CHECKING:
     from kvsync.keys import Peer

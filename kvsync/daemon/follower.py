@@ -30,7 +30,7 @@ from kvsync.errors import NotFoundError
 from kvsync.keys import TrustList
 from kvsync.store import Store, StoredRef
 from kvsync_protocol.errors import CodedError
-from kvsync_protocol.registry_messages import MAX_PROVIDERS
+from kvsync_protocol.limits import MAX_PROVIDERS
 
 TICK_S: Final = 1.0
 """How often the list and the jobs under way are looked at."""

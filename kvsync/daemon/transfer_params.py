@@ -9,8 +9,7 @@ from kvsync.daemon.pull_policy import NO_FURTHER_RULES, PullPolicy
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind, Fingerprints
-from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_NAME_CHARS, MAX_TOKENS
-from kvsync_protocol.registry_messages import MAX_PROVIDERS
+from kvsync_protocol.limits import MAX_ENVELOPE_BYTES, MAX_NAME_CHARS, MAX_PROVIDERS, MAX_TOKENS
 from kvsync_protocol.strictjson import Fields
 
 MAX_PEER_CHARS: Final = 400

@@ -11,13 +11,12 @@ from kvsync_protocol.announcement import MAX_ADDRESS_BYTES, MAX_ADDRESSES, MAX_A
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import MalformedError
-from kvsync_protocol.limits import MAX_CODE_CHARS, MAX_JSON_BYTES, MAX_LIST_ENTRIES, MAX_SIGNATURES
+from kvsync_protocol.limits import MAX_CODE_CHARS, MAX_JSON_BYTES, MAX_LIST_ENTRIES, MAX_PROVIDERS, MAX_SIGNATURES
 from kvsync_protocol.reader import MAX_READER_BYTES, MAX_READERS, check_readers
 from kvsync_protocol.signing import PublicKey
 
 MAX_QUERY_KEYS: Final = 4096
 MAX_MATCHES: Final = 16
-MAX_PROVIDERS: Final = 64
 OK: Final = "ok"
 _OUTCOME = re.compile(rf"{OK}|[a-z0-9_]+\.[a-z0-9_]+", re.ASCII)
 

@@ -44,6 +44,8 @@ def test_a_peer_is_known_changed_and_forgotten(kvsync, home):
             "addresses": ["127.0.0.1:7410", "[::1]:7410"],
             "roles": ["get"],
             "names": [],
+            "rate": 0,
+            "paused": False,
             "counting": [KEY],
         }
     ]

@@ -297,7 +297,7 @@ CASES = [
         "trust.damaged",
         9,
         lambda w: ("trust", "ls"),
-        lambda w: _edit(w.home / "trust.json", version=2),
+        lambda w: _edit(w.home / "trust.json", version=99),
     ),
     Case(
         "a trust list cut short",

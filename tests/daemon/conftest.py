@@ -17,13 +17,15 @@ from kvsync.keys import NodeKeys
 from tests.daemon.hosts import SETTINGS, Host
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache directory of these tests' own, for the worker processes too."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KVSYNC_CACHE", str(folder))
-        yield folder
+    monkeypatch.setenv("KVSYNC_CACHE", str(cache))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from kvsync.daemon.api import LocalApi
 from kvsync.daemon.board import JobBoard
 from kvsync.daemon.client import DaemonClient
 from kvsync.daemon.jobs import JobQueue
-from kvsync.daemon.messages import MAX_REQUEST_BYTES, JobKind, JobState, Status, Step, new_job_id
+from kvsync.daemon.messages import API_VERSION, MAX_REQUEST_BYTES, JobKind, JobState, Status, Step, new_job_id
 from kvsync.daemon.transfer_params import PullParams
 from kvsync.errors import KvsyncError, UnavailableError
 from kvsync_protocol.errors import CodedError, VersionError
@@ -201,7 +201,7 @@ async def test_what_is_not_served_has_a_code_and_no_cors(
     found, headers, body = await api.raw(request_)
     assert found == status
     assert not [name for name in headers if name.startswith("access-control")]
-    assert headers["x-kvsync-api"] == "1"
+    assert headers["x-kvsync-api"] == str(API_VERSION)
     if code is not None:
         assert body["error"]["code"] == code
         assert body["error"]["message"]

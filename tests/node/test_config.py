@@ -122,4 +122,4 @@ def test_saved_settings_are_read_back(
 
 def test_every_setting_has_a_type_that_the_file_can_hold() -> None:
     for field in dataclasses.fields(Settings):
-        assert type(field.default) in (int, str), field.name
+        assert type(field.default) in (bool, int, str), field.name

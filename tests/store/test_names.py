@@ -137,11 +137,9 @@ def test_an_ambiguous_beginning_is_refused(store, make_artifact, fill):
     fill(store, make_artifact(1, 20))
     near = make_artifact(1, 20).id.raw[:-1] + b"\0"  # no two real ids within reach share 8 digits
     with store._parts.index.writing() as db:
-        db.execute(
-            "INSERT INTO artifacts SELECT NULL, ?, token_digest, token_count, compatibility, numerics, bytes,"
-            " meta_bytes FROM artifacts",
-            (near,),
-        )
+        db.execute("CREATE TEMP TABLE twin AS SELECT * FROM artifacts")
+        db.execute("UPDATE twin SET key = NULL, id = ?", (near,))
+        db.execute("INSERT INTO artifacts SELECT * FROM twin")
     with pytest.raises(UsageError) as refused:
         store.resolve(make_artifact(1, 20).id.hex[:10])
     assert refused.value.code == "store.ambiguous"
