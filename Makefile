@@ -33,7 +33,7 @@ demo: model
 test: export OMP_WAIT_POLICY = PASSIVE
 test: model
 	@bash .ci/postgresql
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: vectors
 	$(BIN)/ruff check

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from kvsync_protocol.digest import ArtifactId, sha256
@@ -22,6 +23,16 @@ from kvsync_protocol.signing import SigningKey
 
 settings.register_profile("kvsync", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("kvsync")
+
+THREADS = torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Engines leave their thread count in place; the next test, of any area, finds the process as it began."""
+    yield
+    torch.set_num_threads(THREADS)
+
 
 SIGNER = SigningKey(bytes(range(32)))
 

@@ -86,6 +86,7 @@ class PeerClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            await asyncio.sleep(0)  # transports that were cut end in the loop's next round, which may be its last
 
     async def hello(self) -> Hello:
         """Find the address that answers first, and tell each other what is known of keys.

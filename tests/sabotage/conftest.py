@@ -13,11 +13,16 @@ from tests.sabotage.models import Engines
 Results = Callable[[Row], Result]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """All engines of the matrix have the same arithmetic, in whichever test they are made."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSYNC_CACHE", str(tmp_path_factory.mktemp("cache")))
-        torch.set_num_threads(1)
         yield Engines(tmp_path_factory.mktemp("models"))
 
 
