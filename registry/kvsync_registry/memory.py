@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvsync_protocol.digest import ArtifactId, Digest
-from kvsync_protocol.registry_messages import MAX_MATCHES, MAX_PROVIDERS, Match, Matches, Provider
+from kvsync_protocol.limits import MAX_PROVIDERS
+from kvsync_protocol.registry_messages import MAX_MATCHES, Match, Matches, Provider
 from kvsync_protocol.signing import PublicKey
 from kvsync_registry.store import (
     SCAN_ROWS,

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from kvsync_protocol.digest import ArtifactId, Digest
-from kvsync_protocol.registry_messages import MAX_MATCHES, MAX_PROVIDERS, Match, Matches, Provider
+from kvsync_protocol.limits import MAX_PROVIDERS
+from kvsync_protocol.registry_messages import MAX_MATCHES, Match, Matches, Provider
 from kvsync_protocol.signing import PublicKey
 from kvsync_registry.store import MAX_READERS_ASKED, SCAN_ROWS
 
