@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -86,7 +87,8 @@ class PeerClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            await asyncio.sleep(0)  # transports that were cut end in the loop's next round, which may be its last
+        if self._connector is not None:
+            await self._connector.cut()
 
     async def hello(self) -> Hello:
         """Find the address that answers first, and tell each other what is known of keys.
@@ -307,12 +309,21 @@ class _PinnedConnector(aiohttp.TCPConnector):
         super().__init__(ssl=context, limit=4 + MAX_ADDRESSES)
         self._pins = pins
         self.reached: dict[str, str] = {}
+        self._opened: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def cut(self) -> None:
+        """Leave no socket to the loop, which may end now: TLS would wait for the other side's goodbye."""
+        for transport in list(self._opened):
+            transport.abort()
+        for _ in range(2):  # a transport that was cut, here or by a cancelled attempt, ends in the loop's next rounds
+            await asyncio.sleep(0)
 
     async def connect(self, req: aiohttp.ClientRequest, *args: Any, **kwargs: Any) -> Connection:
         connection = await super().connect(req, *args, **kwargs)
         try:
             if connection.transport is None:
                 raise UnavailableError("peer.closed", "the peer closed the connection")
+            self._opened.add(connection.transport)
             check_peer(connection.transport.get_extra_info("ssl_object"), self._pins, routes.CONTROL_ALPN)
             host, port = connection.transport.get_extra_info("peername")[:2]
             self.reached[join_address(req.url.host or "", req.url.port or 0)] = join_address(host, port)

@@ -94,7 +94,7 @@ def test_a_program_sees_none_of_the_user_s_files_and_changes_no_modes(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     ended = python(
-        f"import os\nprint(os.path.exists({str(secret)!r}), os.path.exists({str(Path.cwd())!r}))\n"
+        f"import os\nprint(os.path.exists({str(secret)!r}), os.path.exists({str(Path.cwd() / 'pyproject.toml')!r}))\n"
         f"for path in ('/usr', {sys.prefix!r}):\n    try: os.chmod(path, 0o777)\n    except OSError: print('refused')"
     )
     assert ended.stdout == b"False False\nrefused\nrefused\n"
