@@ -24,7 +24,7 @@ from kvsync.keys import KeySpread, Peer, join_address
 from kvsync.keys.peers import MAX_ADDRESSES
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
-from kvsync.peer.dial import NobodyAnsweredError, first_to_answer
+from kvsync.peer.dial import NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
@@ -88,7 +88,7 @@ class PeerClient:
             await self._session.close()
             self._session = None
         if self._connector is not None:
-            await self._connector.cut()
+            await cut(list(self._connector.opened))
 
     async def hello(self) -> Hello:
         """Find the address that answers first, and tell each other what is known of keys.
@@ -309,21 +309,14 @@ class _PinnedConnector(aiohttp.TCPConnector):
         super().__init__(ssl=context, limit=4 + MAX_ADDRESSES)
         self._pins = pins
         self.reached: dict[str, str] = {}
-        self._opened: WeakSet[asyncio.Transport] = WeakSet()
-
-    async def cut(self) -> None:
-        """Leave no socket to the loop, which may end now: TLS would wait for the other side's goodbye."""
-        for transport in list(self._opened):
-            transport.abort()
-        for _ in range(2):  # a transport that was cut, here or by a cancelled attempt, ends in the loop's next rounds
-            await asyncio.sleep(0)
+        self.opened: WeakSet[asyncio.Transport] = WeakSet()
 
     async def connect(self, req: aiohttp.ClientRequest, *args: Any, **kwargs: Any) -> Connection:
         connection = await super().connect(req, *args, **kwargs)
         try:
             if connection.transport is None:
                 raise UnavailableError("peer.closed", "the peer closed the connection")
-            self._opened.add(connection.transport)
+            self.opened.add(connection.transport)
             check_peer(connection.transport.get_extra_info("ssl_object"), self._pins, routes.CONTROL_ALPN)
             host, port = connection.transport.get_extra_info("peername")[:2]
             self.reached[join_address(req.url.host or "", req.url.port or 0)] = join_address(host, port)

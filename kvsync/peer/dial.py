@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kvsync_protocol.errors import CodedError
@@ -16,6 +16,18 @@ from kvsync_protocol.errors import CodedError
 T = TypeVar("T")
 
 STAGGER_S: Final = 0.25
+
+
+async def cut(transports: Iterable[asyncio.WriteTransport]) -> None:
+    """End TLS connections now, and leave no socket to a loop that may end next.
+
+    Closing would wait for the other side's goodbye. What was cut, here or by a failed handshake, ends in the
+    loop's next rounds.
+    """
+    for transport in transports:
+        transport.abort()
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 class NobodyAnsweredError(Exception):

@@ -12,7 +12,7 @@ from typing import Final
 
 from kvsync.errors import KvsyncError, PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, split_address
-from kvsync.peer.dial import STAGGER_S, NobodyAnsweredError, first_to_answer
+from kvsync.peer.dial import STAGGER_S, NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.stream import stream_error
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
@@ -48,7 +48,11 @@ async def show_ticket(ticket: Ticket, keys: NodeKeys, about: Introduction) -> Jo
                 )
         except (OSError, TimeoutError) as error:
             raise _named(error) from error
-        check_peer(writer.get_extra_info("ssl_object"), ticket.identity, ALPN)
+        try:
+            check_peer(writer.get_extra_info("ssl_object"), ticket.identity, ALPN)
+        except BaseException:
+            await cut([writer.transport])
+            raise
         return reader, writer
 
     try:
@@ -56,9 +60,10 @@ async def show_ticket(ticket: Ticket, keys: NodeKeys, about: Introduction) -> Jo
             ticket.addresses,
             reach,
             failing=(UnavailableError, TrustError),
-            discard=lambda streams: streams[1].close(),
+            discard=lambda streams: streams[1].transport.abort(),
         )
     except NobodyAnsweredError as error:
+        await cut([])
         raise _unreachable(error) from error
     request = JoinRequest(ticket.identity, identity.public, about).seal(ticket.key).encode()
     try:
@@ -74,7 +79,7 @@ async def show_ticket(ticket: Ticket, keys: NodeKeys, about: Introduction) -> Jo
     except (OSError, TimeoutError) as error:
         raise _named(error) from error
     finally:
-        writer.close()
+        await cut([writer.transport])
     if isinstance(answer, ErrorReply):
         kind = TrustError if answer.code.startswith("ticket.") else PolicyError
         raise kind(answer.code, answer.message, hint=answer.hint)
