@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import socket
 import ssl
 import time
+import warnings
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -375,3 +378,29 @@ async def test_no_secret_is_kept(host: Node, getter: Node, tmp_path: Path) -> No
             assert ticket.secret not in data
             assert ticket.key.seed not in data
             assert str(ticket).encode() not in data
+
+
+@pytest.mark.parametrize("ends", ["joined", "refused", "somebody else's address"])
+async def test_a_loop_that_ends_with_the_join_leaves_no_socket_to_the_collector(
+    host: Node,
+    getter: Node,
+    make_node,  # type: ignore[no-untyped-def]
+    ends: str,
+) -> None:
+    """As a command does it: the loop is there for the join alone."""
+    other = make_node("other")
+    async with other.serving():
+        Invitations(other.home).invite(other.keys.peer.public, (other.address,), HOUR)
+        ticket = invite(host, addresses=(other.address if ends.startswith("somebody") else host.address,))
+        if ends == "refused":
+            ticket = replace(ticket, secret=bytes(16))
+
+        def command() -> list[str]:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                with contextlib.suppress(CodedError):
+                    asyncio.run(joined(getter, ticket))
+                gc.collect()
+            return [str(warning.message) for warning in said if warning.category is ResourceWarning]
+
+        assert await asyncio.to_thread(command) == []
