@@ -208,7 +208,7 @@ class Settings:
     """Space on the disk that the store never uses."""
     accept: str = "equal"
     """`equal`, or `canary` to accept other version strings when the canary agrees."""
-    streams: int = 3
+    streams: int = 2
     """Bulk connections per transfer."""
     encoding: str = "identity"
     """On the wire only: `identity`, `zstd`, `planes`, or `auto` to encode where the link is slower than the codec."""

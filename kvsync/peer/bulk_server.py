@@ -164,7 +164,7 @@ class BulkSession:
         # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
         self._chunk[:REPLY_BYTES] = BulkReply(Status.OK, Encoding.IDENTITY, chunk.size).encode()
         first = REPLY_BYTES
-        for piece in chunk.pieces(self._chunk[REPLY_BYTES:]):
+        for piece in chunk.pieces(self._chunk[REPLY_BYTES:], self.stream.piece - REPLY_BYTES):
             self.stream.write(self._chunk[REPLY_BYTES - first : REPLY_BYTES + len(piece)])
             first = 0
 

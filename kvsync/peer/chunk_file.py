@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from kvsync.errors import StoreError
-from kvsync.peer.stream import PIECE
 from kvsync.store import Store
 from kvsync_protocol.leaves import Leaf
 
@@ -39,16 +38,16 @@ class ChunkFile:
     ) -> None:
         os.close(self._descriptor)
 
-    def pieces(self, buffer: memoryview) -> Iterator[memoryview]:
-        """All bytes in order, each piece in `buffer` until the next is asked for.
+    def pieces(self, buffer: memoryview, size: int) -> Iterator[memoryview]:
+        """All bytes in order, at most `size` at once, each piece in `buffer` until the next is asked for.
 
         Raises:
             StoreError: `store.damaged_chunk`, `store.unreadable`, also after the first piece.
         """
         at = 0
         while at < self.size:
-            yield self._read(buffer[: min(PIECE, self.size - at)], at)
-            at += PIECE
+            yield self._read(buffer[: min(size, self.size - at)], at)
+            at += size
 
     def whole(self, buffer: memoryview) -> memoryview:
         """All bytes at once, in the first ones of `buffer`. Raises as `pieces`."""

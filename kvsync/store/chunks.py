@@ -45,7 +45,7 @@ class ChunkFiles:
     def sizes(self, digests: Iterable[Digest]) -> dict[Digest, int]:
         """Those of `digests` that are here, with their sizes."""
         found = {}
-        for name, members in groupby(sorted(set(digests)), key=lambda d: d.hex[:2]):
+        for name, members in groupby(sorted(set(digests), key=_raw), key=lambda d: d.hex[:2]):
             try:
                 shard = self._folder.child(name)
             except NotFoundError:
@@ -115,6 +115,11 @@ class ChunkFiles:
     def scan_all(self) -> dict[Digest, int]:
         """Every chunk here with its size."""
         return {digest: size for shard in self.shards() for digest, size in self.scan(shard)}
+
+
+def _raw(digest: Digest) -> bytes:
+    """To sort by: comparing the digests themselves takes ten times as long."""
+    return digest.raw
 
 
 def below_floor(folder: Folder, floor: int) -> StoreError:

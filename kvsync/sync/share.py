@@ -177,10 +177,10 @@ class Share:
     def _find(self) -> int | None:
         if self.is_over:
             return None
-        candidates = list(islice(filter(self._may, self.plan.waiting), LOOK))
-        live = self.plan.live
+        live, waiting = self.plan.live, filter(self._may, self.plan.waiting)
         if len(live) == 1:
-            return candidates[0] if candidates else None
+            return next(waiting, None)
+        candidates = list(islice(waiting, LOOK))
         if not candidates:
             return self._once_more()
         fellows = [share for share in live if share.is_partial]
