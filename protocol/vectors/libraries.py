@@ -1,4 +1,4 @@
-"""Cases for entries and lists of libraries."""
+"""Cases for entries, lists and passages of libraries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from cases import Cases
 
 ENTRY = "application/vnd.kvsync.entry+json"
 LIST = "application/vnd.kvsync.library+json"
+PASSAGE = "application/vnd.kvsync.passage+json"
 TAG = "kvsync.problem.v1"
 
 
 def library() -> Cases:
-    c = Cases("LIBRARY 1 and 2: entries, and the lists that name them")
+    c = Cases("LIBRARY 1, 2 and 5: entries, passages, and the lists that name them")
     _entries(c)
     _lists(c)
+    _passages(c)
     return c
 
 
@@ -108,3 +110,56 @@ def _lists(c: Cases) -> None:
         case(name, code, change)
     case("no entries", "list.missing", {}, without="entries")
     case("signed as a ref", "trust.payload_type", {}, kind=ref.REF)
+
+
+def _passages(c: Cases) -> None:
+    good: ref.Json = {
+        "format": 1,
+        "source": "handbook/leave.md",
+        "document": {"digest": _digest(0x44), "characters": 900},
+        "section": "Leave > Sick days",
+        "start": 12,
+        "stop": 39,
+        "heading": "handbook/leave.md, Leave > Sick days",
+        "text": "\nSick days are \u00bd paid.\n\n  \t",
+        "artifact": _digest(0x11),
+        "tokens": {"count": 20, "digest": _digest(0x22)},
+        "compatibility": _digest(0x33),
+    }
+
+    def case(
+        name: str, code: str, change: ref.Json, *, kind: str = PASSAGE, without: str = "", tail: str = ""
+    ) -> None:
+        value = {k: v for k, v in {**good, **change}.items() if k != without}
+        payload = ref.canonical(value).decode() + tail
+        if code:
+            c.bad(f"passage: {name}", "passage", code, payload=payload, payload_type=kind)
+        else:
+            heading, text = str(value["heading"]), str(value["text"]).strip()
+            prompt = f"{heading}\n\n{text}\n" if heading else f"{text}\n"
+            out = {"digest": ref.sha256(payload.encode()).hex(), "prompt": prompt}
+            c.ok(f"passage: {name}", "passage", out, payload=payload, payload_type=kind)
+
+    case("under a heading", "", {})
+    case("without heading and section", "", {"heading": "", "section": ""})
+    case("at the end of its document", "", {"start": 873, "stop": 900})
+    for name, code, change in [
+        ("another format", "version.format", {"format": 2}),
+        ("a place longer than the text", "passage.range", {"stop": 40}),
+        ("a place that ends before it begins", "passage.range", {"start": 41}),
+        ("a place beyond the document", "passage.range", {"start": 874, "stop": 901}),
+        ("no text", "passage.range", {"text": "", "stop": 12}),
+        ("a text with an escape character", "passage.range", {"text": "\x1b[2J", "stop": 16}),
+        ("a section of two lines", "passage.range", {"section": "a\nb"}),
+        ("a source that is absolute", "passage.source", {"source": "/etc/passwd"}),
+        ("a source with a parent folder", "passage.source", {"source": "a/../b"}),
+        ("a source without a name", "passage.source", {"source": ""}),
+        ("no tokens", "passage.range", {"tokens": {"count": 0, "digest": _digest(0x22)}}),
+        ("a place as text", "passage.type", {"start": "12"}),
+        ("an artifact that is a path", "digest.syntax", {"artifact": "../b"}),
+        ("a link", "passage.unknown", {"url": "https://example.com"}),
+    ]:
+        case(name, code, change)
+    case("no document", "passage.missing", {}, without="document")
+    case("with a space in its JSON", "passage.canonical", {}, tail=" ")
+    case("signed as an entry", "trust.payload_type", {}, kind=ENTRY)

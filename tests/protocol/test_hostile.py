@@ -31,6 +31,8 @@ from kvsync_protocol.limits import MAX_JSON_BYTES, MAX_MANIFEST_BYTES, MiB
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
 from kvsync_protocol.merkle import verify_consistency, verify_inclusion
 from kvsync_protocol.messages import Accepted, Attestations, Commit, ErrorReply, Hello, Missing, RefList, Related
+from kvsync_protocol.passage import PAYLOAD_TYPE as PASSAGE_TYPE
+from kvsync_protocol.passage import Passage
 from kvsync_protocol.prefix import decode_tokens
 from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
@@ -56,6 +58,7 @@ BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
     "attestations": Attestations.parse,
     "related": Related.parse,
     "entry": lambda data: Entry.parse(VerifiedPayload(ENTRY_TYPE, data, ())),
+    "passage": lambda data: Passage.parse(VerifiedPayload(PASSAGE_TYPE, data, ())),
     "library": lambda data: LibraryList.parse(VerifiedPayload(LIBRARY_TYPE, data, ())),
     "bulk request": BulkRequest.decode,
     "bulk reply": BulkReply.decode,

@@ -1,4 +1,4 @@
-"""Entries and lists of libraries: what is sealed is read as it was, and a changed member is another one or none."""
+"""Entries, passages and lists: what is sealed is read as it was, and a changed member is another one or none."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import MalformedError, ProtocolError
 from kvsync_protocol.library import PAYLOAD_TYPE as LIST_TYPE
 from kvsync_protocol.library import Finding, LibraryList, Quarantined
+from kvsync_protocol.passage import PAYLOAD_TYPE as PASSAGE_TYPE
+from kvsync_protocol.passage import Passage
 from kvsync_protocol.signing import SigningKey
 
 KEY = SigningKey(bytes(range(32)))
@@ -38,6 +40,31 @@ ENTRIES = st.builds(
     compatibility=DIGESTS,
     cost=st.builds(EntryCost, st.integers(0, 2**40), st.integers(0, 2**40), st.floats(0, 1e9)),
 )
+PART = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=9)
+SOURCES = st.lists(PART.filter(lambda part: part not in (".", "..")), min_size=1, max_size=3).map("/".join)
+
+
+@st.composite
+def passages(draw: st.DrawFn) -> Passage:
+    text, start, behind = draw(TEXT.filter(len)), draw(st.integers(0, 99)), draw(st.integers(0, 99))
+    stop = start + len(text)
+    heading, section = draw(WORD), draw(WORD)
+    return Passage(
+        draw(SOURCES),
+        draw(DIGESTS),
+        stop + behind,
+        section,
+        start,
+        stop,
+        heading,
+        text,
+        ArtifactId(draw(DIGESTS)),
+        draw(st.integers(1, 2**20)),
+        draw(DIGESTS),
+        draw(DIGESTS),
+    )
+
+
 FINDINGS = st.lists(st.builds(Finding, st.integers(0, 2**40), WORD), min_size=1, max_size=8).map(tuple)
 
 
@@ -51,6 +78,14 @@ def lists(draw: st.DrawFn) -> LibraryList:
 
 def verified(envelope: Envelope, kind: str) -> VerifiedPayload:
     return Envelope.parse(envelope.encode()).verify(kind, [KEY.public])
+
+
+@given(passages())
+def test_a_sealed_passage_is_read_as_it_was(passage):
+    found = Passage.parse(verified(passage.seal(KEY), PASSAGE_TYPE))
+    assert found == passage
+    assert found.digest == passage.digest
+    assert found.text.strip() in found.prompt
 
 
 @given(ENTRIES)

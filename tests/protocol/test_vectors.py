@@ -32,6 +32,7 @@ from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.library import LibraryList
 from kvsync_protocol.manifest import PAYLOAD_TYPE, Manifest
+from kvsync_protocol.passage import Passage
 from kvsync_protocol.prefix import block_keys, decode_tokens, encode_tokens, start_key
 from kvsync_protocol.reader import artifact_place, block_places, name_place
 from kvsync_protocol.receipt import Receipt
@@ -155,6 +156,11 @@ def run_key(text: object) -> dict[str, str]:
 def run_entry(payload: str, payload_type: str) -> dict[str, Any]:
     found = Entry.parse(VerifiedPayload(payload_type, payload.encode(), ()))
     return {"digest": found.digest.hex, "address": str(found.address), "tokens": found.tokens}
+
+
+def run_passage(payload: str, payload_type: str) -> dict[str, Any]:
+    found = Passage.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    return {"digest": found.digest.hex, "prompt": found.prompt}
 
 
 def run_library(payload: str, payload_type: str) -> dict[str, Any]:
@@ -361,6 +367,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "manifest": lambda payload, payload_type: manifest(payload, payload_type).artifact.hex,
     "entry": run_entry,
     "library": run_library,
+    "passage": run_passage,
     "ref": run_ref,
     "ref_fresh": lambda now, **given: ref(given["ref"]).check_fresh(now),
     "hello": run_hello,
