@@ -8,14 +8,13 @@ kills itself just before the file operation of that number, counted from "writin
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
+from benchmarks.seeded import build_artifact
 from kvsync.errors import KvsyncError
 from kvsync.store import Store, StoreLimits
 from kvsync_protocol.digest import sha256
@@ -44,17 +43,6 @@ class KillAt:
 KILL = KillAt(0)
 
 
-def builders() -> ModuleType:
-    """tests/conftest.py, which makes the same artifacts as the fixtures do."""
-    spec = importlib.util.spec_from_file_location("builders", Path(__file__).parents[1] / "conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["builders"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def say(text: str) -> None:
     KILL.armed |= text == "writing" and KILL.left > 0
     sys.stdout.write(text + "\n")  # one write: several threads say things
@@ -62,7 +50,7 @@ def say(text: str) -> None:
 
 
 def pull(store: Store, seed: int, tokens: int) -> None:
-    artifact = builders().build_artifact(seed, tokens, heads=4, dim=64)
+    artifact = build_artifact(seed, tokens, heads=4, dim=64)
     with store.pull_draft(*artifact.parts) as draft:
         say("writing")
 
@@ -77,7 +65,7 @@ def pull(store: Store, seed: int, tokens: int) -> None:
 
 def parts(store: Store, stage: int, tokens: int) -> None:
     """Pull an artifact part by part, all of it at stage 2; the last publish is what may be interrupted."""
-    artifact = builders().build_artifact(1, tokens)
+    artifact = build_artifact(1, tokens)
     for step, positions in enumerate(PARTS[: stage + 1]):
         with store.pull_draft(*artifact.parts, positions=positions) as draft:
             for index in draft.missing():
@@ -88,7 +76,7 @@ def parts(store: Store, stage: int, tokens: int) -> None:
 
 
 def compute(store: Store, seed: int, tokens: int) -> None:
-    artifact = builders().build_artifact(seed, tokens, heads=4, dim=64)
+    artifact = build_artifact(seed, tokens, heads=4, dim=64)
     with store.compute_draft(PLAN) as draft:
         say("writing")
         for chunk in artifact.chunks[len(draft.leaves) :]:
@@ -108,9 +96,8 @@ def collect(store: Store, _seed: int, _tokens: int) -> None:
 
 def churn(store: Store, seed: int, tokens: int) -> None:
     """Pull, check, remove and collect, over and over, while others do the same."""
-    build = builders().build_artifact
     for step in range(6):
-        artifact = build((seed + step) % 5, tokens)
+        artifact = build_artifact((seed + step) % 5, tokens)
         with store.pull_draft(*artifact.parts) as draft:
             for index in draft.missing():
                 draft.put(index, artifact.chunks[index])

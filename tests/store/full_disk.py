@@ -15,13 +15,13 @@ from typing import Any
 
 import child
 
+from benchmarks.seeded import build_artifact as build
 from kvsync.errors import StoreError
 from kvsync.store import Store, StoreLimits
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.limits import KiB, MiB
 
 NO_FLOOR = StoreLimits(free_floor_bytes=0)
-build = child.builders().build_artifact
 
 
 def refused(code: str, call: Callable[[], object]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
 from pathlib import Path
 
@@ -11,20 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from benchmarks.seeded import build_artifact as build
 from kvsync.store import Store, StoreLimits
 from kvsync.store.index import snapshot
 from kvsync_protocol.digest import sha256
 
-
-def _builders():
-    spec = importlib.util.spec_from_file_location("builders", Path(__file__).parents[1] / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["builders"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-build = _builders().build_artifact
 BASE = build(0, 12, block_tokens=4)
 ARTIFACTS = [
     BASE,
