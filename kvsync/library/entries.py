@@ -1,4 +1,4 @@
-"""`EntryStore`: the entries of one library, who signed them, and which of them may answer.
+"""`EntryStore`: the entries and passages of one library, who signed them, and which of them may answer.
 
 An entry answers when it stands in the list, is in no quarantine, lies under its address, and is signed by a key that
 counts here, now, for the library's name. Knows neither models nor verifiers.
@@ -7,7 +7,7 @@ counts here, now, for the library's name. Knows neither models nor verifiers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,13 +16,13 @@ from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.keys import TrustList
 from kvsync.library.index import EntryIndex, words
 from kvsync.library.problem import Problem
+from kvsync.library.reading import parse_any, parse_entry
 from kvsync.library.shelf import Shelf, unknown_entry
-from kvsync_protocol import entry as entry_format
 from kvsync_protocol import library as list_format
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.entry import Entry
-from kvsync_protocol.envelope import Envelope, VerifiedPayload
-from kvsync_protocol.errors import CodedError, IntegrityError, ProtocolError, TrustError
+from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.errors import CodedError, ProtocolError
 from kvsync_protocol.library import (
     MAX_HISTORY,
     MAX_LIBRARY_ENTRIES,
@@ -32,6 +32,7 @@ from kvsync_protocol.library import (
     LibraryList,
     Quarantined,
 )
+from kvsync_protocol.passage import Passage
 from kvsync_protocol.signing import PublicKey, SigningKey
 
 _SEARCHED: Final = 8
@@ -44,6 +45,15 @@ class StoredEntry:
 
     digest: Digest
     entry: Entry
+    signers: tuple[PublicKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPassage:
+    """A passage here. `signers` as of an entry."""
+
+    digest: Digest
+    passage: Passage
     signers: tuple[PublicKey, ...]
 
 
@@ -78,9 +88,17 @@ class EntryStore:
 
     def entries(self) -> Iterator[StoredEntry]:
         """All in the list, by digest, those that do not answer as well; unreadable ones left out."""
+        return (each for each in self.everything() if isinstance(each, StoredEntry))
+
+    def passages(self) -> Iterator[StoredPassage]:
+        """As `entries`."""
+        return (each for each in self.everything() if isinstance(each, StoredPassage))
+
+    def everything(self) -> Iterator[StoredEntry | StoredPassage]:
+        """Entries and passages in the list, by digest; unreadable ones left out."""
         for digest in self.listing().entries:
             try:
-                yield self.read(digest)
+                yield self.read_any(digest)
             except CodedError:
                 continue
 
@@ -92,11 +110,18 @@ class EntryStore:
             MalformedError: as `Entry.parse`; IntegrityError `entry.address`.
         """
         envelope = self.shelf.read_entry(digest)
-        entry = parse_entry(envelope)
-        return StoredEntry(digest, entry, envelope.signers(self._trust.keys(self.name)))
+        return StoredEntry(digest, parse_entry(envelope), self._signers(envelope))
 
-    def named(self, name: str) -> StoredEntry:
-        """The entry whose digest is or begins with `name`, in quarantine or not.
+    def read_any(self, digest: Digest) -> StoredEntry | StoredPassage:
+        """An entry or a passage. Raises as `read`, MalformedError `passage.*`."""
+        envelope = self.shelf.read_entry(digest)
+        found, signers = parse_any(envelope), self._signers(envelope)
+        return (
+            StoredEntry(digest, found, signers) if isinstance(found, Entry) else StoredPassage(digest, found, signers)
+        )
+
+    def named(self, name: str) -> StoredEntry | StoredPassage:
+        """The entry or passage whose digest is or begins with `name`, in quarantine or not.
 
         Raises:
             NotFoundError: `library.unknown_entry`; UsageError `library.ambiguous`.
@@ -109,7 +134,7 @@ class EntryStore:
             raise UsageError("library.ambiguous", f"{name!r} can mean {len(named)} entries", hint="give more digits")
         if not named:
             raise unknown_entry(self.name, name)
-        return self.read(named[0])
+        return self.read_any(named[0])
 
     def find(self, address: Digest) -> list[StoredEntry]:
         """Entries of this very problem that may answer, the latest first; none where there is no library."""
@@ -127,42 +152,65 @@ class EntryStore:
                 hits.append(Hit(stored, len(shared) / len(asked)))
         return hits
 
-    def add(self, envelope: Envelope) -> bool:
-        """Take an entry into the list; False when it stands there, or in quarantine, already.
+    def route(self, chosen: Sequence[str], limit: int) -> list[tuple[StoredPassage, float]]:
+        """At most `limit` passages with some of these words that may answer, and their scores, the highest first."""
+        try:
+            listed, state = self._listed()
+        except NotFoundError:
+            return []
+        found: list[tuple[StoredPassage, float]] = []
+        for digest, score in self._index.route(state, listed.entries, chosen, limit * _SEARCHED):
+            if len(found) == limit:
+                break
+            stored = self._answering(digest)
+            if isinstance(stored, StoredPassage):
+                found.append((stored, score))
+        return found
 
-        Raises:
-            TrustError: `trust.untrusted_signer`, `trust.bad_signature`, `trust.payload_type`.
-            MalformedError: as `Entry.parse`; IntegrityError `entry.address`.
-            UsageError: `library.full`; NotFoundError `library.unknown`.
-        """
-        keys = self._trust.keys(self.name)
-        envelope.verify(entry_format.PAYLOAD_TYPE, keys)
-        parse_entry(envelope)
-        digest = sha256(envelope.payload)
-        with self.shelf.changing():
-            found = self.listing()
-            if digest in found.entries or any(each.entry == digest for each in found.quarantined):
-                return False
-            if len(found.entries) >= MAX_LIBRARY_ENTRIES:
-                raise UsageError(
-                    "library.full", f"{self.name!r} has {MAX_LIBRARY_ENTRIES} entries, the most there are"
-                )
-            self.shelf.write_entry(envelope.endorsed(keys))
-            self._write(replace(found, entries=tuple(sorted((*found.entries, digest)))))
-        return True
+    def refresh(self) -> None:
+        """Let the index catch up with the list. Raises NotFoundError `library.unknown`."""
+        listed, state = self._listed()
+        self._index.refresh(state, listed.entries)
+
+    def add(self, envelope: Envelope) -> bool:
+        """Take an entry into the list; False when it stands there, or in quarantine, already. Raises as `change`."""
+        return self.change([envelope]) > 0
 
     def remove(self, digest: Digest) -> None:
         """Take an entry, and what was found of it, out of the library. Raises NotFoundError `library.unknown`."""
+        self.change((), [digest])
+
+    def change(self, added: Sequence[Envelope], removed: Sequence[Digest] = ()) -> int:
+        """Take entries and passages into the list and others out of it, in one step; the number of new ones.
+
+        Raises:
+            TrustError: `trust.untrusted_signer`, `trust.bad_signature`, `trust.payload_type`.
+            MalformedError: as `Entry.parse`, `Passage.parse`; IntegrityError `entry.address`.
+            UsageError: `library.full`; NotFoundError `library.unknown`.
+        """
+        keys = self._trust.keys(self.name)
+        for envelope in added:
+            parse_any(envelope)
+            envelope.verify(envelope.payload_type, keys)
         with self.shelf.changing():
             found = self.listing()
-            self._write(
-                replace(
-                    found,
-                    entries=tuple(each for each in found.entries if each != digest),
-                    quarantined=tuple(each for each in found.quarantined if each.entry != digest),
+            gone = set(removed)
+            kept = {*found.entries} - gone
+            apart = tuple(each for each in found.quarantined if each.entry not in gone)
+            named = {sha256(envelope.payload): envelope for envelope in added}
+            new = named.keys() - kept - {each.entry for each in apart}
+            if not new and not gone:
+                return 0
+            if len(kept) + len(new) > MAX_LIBRARY_ENTRIES:
+                raise UsageError(
+                    "library.full", f"{self.name!r} takes no more than {MAX_LIBRARY_ENTRIES} entries and passages"
                 )
-            )
-            self.shelf.remove_entry(digest)
+            for digest in new:
+                self.shelf.write_entry(named[digest].endorsed(keys))
+            self._write(replace(found, entries=tuple(sorted(kept | new)), quarantined=apart))
+            for digest in gone - new:
+                self.shelf.remove_entry(digest)
+        return len(new)
 
     def quarantine(self, digest: Digest, *history: Finding) -> None:
         """Believe an entry no more; what was found is kept with it, the latest findings of many.
@@ -208,38 +256,27 @@ class EntryStore:
         except NotFoundError:
             return
         for digest in ask(state, found.entries):
-            try:
-                stored = self.read(digest)
-            except (NotFoundError, StoreError, ProtocolError):
-                continue  # gone or damaged since it was listed: it answers nothing
-            if stored.signers:
+            stored = self._answering(digest)
+            if isinstance(stored, StoredEntry):
                 yield stored
 
-    def _indexed(self, digest: Digest) -> tuple[Digest, str] | None:
+    def _answering(self, digest: Digest) -> StoredEntry | StoredPassage | None:
+        """What may answer: neither gone nor damaged since it was listed, and signed by a key that counts."""
         try:
-            entry = parse_entry(self.shelf.read_entry(digest))
+            stored = self.read_any(digest)
+        except (NotFoundError, StoreError, ProtocolError):
+            return None
+        return stored if stored.signers else None
+
+    def _signers(self, envelope: Envelope) -> tuple[PublicKey, ...]:
+        return envelope.signers(self._trust.keys(self.name))
+
+    def _indexed(self, digest: Digest) -> tuple[Digest | None, str] | None:
+        try:
+            found = parse_any(self.shelf.read_entry(digest))
         except CodedError:
             return None
-        return entry.address, entry.problem
-
-
-def parse_entry(envelope: Envelope) -> Entry:
-    """An entry whose signature is another question.
-
-    Raises:
-        MalformedError: as `Entry.parse`; TrustError `trust.payload_type`.
-        IntegrityError: `entry.address` when it does not lie where its problem belongs.
-    """
-    if envelope.payload_type != entry_format.PAYLOAD_TYPE:
-        raise TrustError("trust.payload_type", f"signed as {envelope.payload_type!r}, not as an entry")
-    entry = Entry.parse(VerifiedPayload(envelope.payload_type, envelope.payload, ()))
-    try:
-        address = Problem.of(entry.problem).address
-    except UsageError as error:
-        raise IntegrityError("entry.address", f"an entry without a problem: {error.message}") from error
-    if address != entry.address:
-        raise IntegrityError("entry.address", "the entry lies under the address of another problem")
-    return entry
+        return (found.address, found.problem) if isinstance(found, Entry) else (None, found.prompt)
 
 
 def finding(reason: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Where an entry is found by address or by its words: SQLite with FTS5, made from the list and the entries' files.
+"""Where entries are found by address or words, passages by words: SQLite with FTS5, made from list and files.
 
 A hint only: whoever finds an entry here reads its file and judges its signature. A damaged or missing index is made
 again, one that is behind the list catches up before it answers.
@@ -11,10 +11,11 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from kvsync_protocol.digest import Digest
 
+T = TypeVar("T")
 MAX_WORDS: Final = 64
 """Different words of a problem that are searched for."""
 _WORD: Final = re.compile(r"\w+")
@@ -24,10 +25,13 @@ CREATE TABLE IF NOT EXISTS entries (
     number INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, address TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS by_address ON entries (address);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (problem, tokenize = 'unicode61 remove_diacritics 0');
+CREATE VIRTUAL TABLE IF NOT EXISTS passages USING fts5 (body, tokenize = 'porter unicode61 remove_diacritics 2');
 """
+_NOWHERE: Final = ""
+"""The address of a passage, which answers no problem."""
 
-Read = Callable[[Digest], "tuple[Digest, str] | None"]
-"""An entry's address and its problem's text; None for one that cannot be read."""
+Read = Callable[[Digest], "tuple[Digest | None, str] | None"]
+"""An entry's address and its problem's text, or None and a passage's text; None for what cannot be read."""
 
 
 def words(text: str) -> list[str]:
@@ -49,27 +53,63 @@ class EntryIndex:
 
     def search(self, state: Digest, listed: Sequence[Digest], text: str, limit: int) -> list[Digest]:
         """Entries whose problem shares words with `text`, the most telling first."""
-        terms = " OR ".join(f'"{word}"' for word in words(text)[:MAX_WORDS])
         query = (
             "SELECT digest FROM words JOIN entries ON number = words.rowid "
             "WHERE words MATCH ? ORDER BY bm25(words), number LIMIT ?"
         )
-        return self._asked(state, listed, query, (terms, limit)) if terms else []
+        found = words(text)[:MAX_WORDS]
+        return self._asked(state, listed, query, (_any_of(found), limit)) if found else []
+
+    def route(
+        self, state: Digest, listed: Sequence[Digest], chosen: Sequence[str], limit: int
+    ) -> list[tuple[Digest, float]]:
+        """Passages with some of the words, and their BM25 scores, the highest first.
+
+        Words of more than half of the passages score nothing, so they only count where no others are known here.
+        """
+
+        def ask(db: sqlite3.Connection) -> list[tuple[Digest, float]]:
+            (half,) = db.execute("SELECT count(*) / 2.0 FROM entries WHERE address = ?", (_NOWHERE,)).fetchone()
+            count = "SELECT count(*) FROM passages WHERE passages MATCH ?"
+            known = [
+                (word, found) for word in chosen if (found := db.execute(count, (_any_of([word]),)).fetchone()[0])
+            ]
+            telling = [word for word, found in known if found <= half] or [word for word, _ in known]
+            if not telling:
+                return []
+            query = (
+                "SELECT digest, -bm25(passages) FROM passages JOIN entries ON number = passages.rowid "
+                "WHERE passages MATCH ? ORDER BY bm25(passages), number LIMIT ?"
+            )
+            rows = db.execute(query, (_any_of(telling), limit))
+            return [(Digest.parse(digest), score) for digest, score in rows]
+
+        return self._in_step(state, listed, ask) if chosen else []
+
+    def refresh(self, state: Digest, listed: Sequence[Digest]) -> None:
+        """Catch up with the list now, so that the next question need not."""
+        self._in_step(state, listed, lambda db: [])
 
     def _asked(self, state: Digest, listed: Sequence[Digest], query: str, values: tuple[object, ...]) -> list[Digest]:
+        return self._in_step(state, listed, lambda db: [Digest.parse(row[0]) for row in db.execute(query, values)])
+
+    def _in_step(
+        self, state: Digest, listed: Sequence[Digest], ask: Callable[[sqlite3.Connection], list[T]]
+    ) -> list[T]:
+        """What `ask` finds in an index that follows the list."""
         try:
-            return self._ask(state, listed, query, values)
+            return self._try(state, listed, ask)
         except sqlite3.DatabaseError:
             if not self._path.parent.is_dir():
                 return []  # the library went away meanwhile
             for end in ("", "-journal"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-            return self._ask(state, listed, query, values)
+            return self._try(state, listed, ask)
 
-    def _ask(self, state: Digest, listed: Sequence[Digest], query: str, values: tuple[object, ...]) -> list[Digest]:
+    def _try(self, state: Digest, listed: Sequence[Digest], ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
         with self._open() as db:
             self._catch_up(db, state, listed)
-            return [Digest.parse(row[0]) for row in db.execute(query, values)]
+            return ask(db)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -92,11 +132,20 @@ class EntryIndex:
         for name in held.keys() - wanted:
             db.execute("DELETE FROM entries WHERE number = ?", (held[name],))
             db.execute("DELETE FROM words WHERE rowid = ?", (held[name],))
+            db.execute("DELETE FROM passages WHERE rowid = ?", (held[name],))
         for digest in listed:
             found = None if digest.hex in held else self._read(digest)
             if found is not None:
-                new = db.execute("INSERT INTO entries (digest, address) VALUES (?, ?)", (digest.hex, found[0].hex))
-                db.execute("INSERT INTO words (rowid, problem) VALUES (?, ?)", (new.lastrowid, found[1]))
+                address, text = found
+                values = (digest.hex, _NOWHERE if address is None else address.hex)
+                new = db.execute("INSERT INTO entries (digest, address) VALUES (?, ?)", values)
+                table = "passages (rowid, body)" if address is None else "words (rowid, problem)"
+                db.execute(f"INSERT INTO {table} VALUES (?, ?)", (new.lastrowid, text))  # noqa: S608  ours
         db.execute("DELETE FROM state")
         db.execute("INSERT INTO state VALUES (?)", (state.hex,))
         db.execute("COMMIT")
+
+
+def _any_of(chosen: Sequence[str]) -> str:
+    """An FTS5 query. A word is letters and digits and stands in quotes, so that it is nothing but text."""
+    return " OR ".join(f'"{word}"' for word in chosen)

@@ -10,7 +10,8 @@ Stores through `Client`, computes through engines, judges by verifiers; knows no
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from kvsync.engines import as_engine
 from kvsync.engines.engine import Engine
@@ -23,10 +24,13 @@ from kvsync.library.report import Cost, Solved
 from kvsync.library.verifiers import Verdict, Verifier
 from kvsync.library.wording import Wording
 from kvsync.progress import Progress, silent
-from kvsync_protocol.digest import Digest
+from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.entry import Entry, EntryCost, VerifierRecord
 from kvsync_protocol.library import Finding
 from kvsync_protocol.ref import check_name
+
+if TYPE_CHECKING:
+    from kvsync.library.corpus.report import Asked, Candidate, Ingested
 
 
 class Library:
@@ -126,22 +130,21 @@ class Library:
             cost=EntryCost(cost.decoded, cost.prefilled, round(cost.seconds, 6)),
         )
         self.store.add(entry.seal(self.client.keys.signer))
-        # The name keeps the artifact, and lets peers get it whose patterns cover the library's.
-        self.client.name(artifact.artifact, artifact_name(self.name, entry.digest))
+        self.keep(entry.digest, artifact.artifact)
         return self.store.read(entry.digest)
 
     def remove(self, entry: Digest) -> None:
         """Take an entry out; its artifact stays, without the library's name. Raises NotFoundError `library.*`."""
-        self.store.read(entry)
+        self.store.shelf.read_entry(entry)
         self.store.remove(entry)
-        self._unname(entry)
+        self.release(entry)
 
     def delete(self) -> None:
         """The library as a whole; artifacts stay, without its names. Raises NotFoundError `library.unknown`."""
         listed = self.store.listing()
         self.store.shelf.remove()
         for digest in (*listed.entries, *(each.entry for each in listed.quarantined)):
-            self._unname(digest)
+            self.release(digest)
 
     def quarantine(self, entry: Digest, *history: Finding) -> None:
         """Let an entry answer no more. Raises NotFoundError `library.unknown`."""
@@ -168,10 +171,60 @@ class Library:
 
         return Ladder(self, Problem.of(problem), self.engine(model), verifier, budget, recipe, progress).climb()
 
+    def ingest(
+        self,
+        folder: Path | str,
+        model: Any,
+        *,
+        max_tokens: int = 1024,
+        prune: bool = False,
+        progress: Progress = silent,
+    ) -> Ingested:
+        """Make the documents of a folder, cut into passages of at most `max_tokens`, answer here (docs/library.md).
+
+        Raises:
+            NotFoundError: `library.unknown`, `corpus.missing`; StoreError `corpus.unreadable`.
+            UsageError: `corpus.kind`, `corpus.files`, `corpus.max_tokens`, `library.full`.
+            EngineError: from the engine; StoreError `store.full` and others. What was listed stays.
+        """
+        from kvsync.library.corpus.ingest import Ingest
+
+        engine = self.engine(model)
+
+        def compute(text: str, tell: Progress) -> ArtifactId:
+            return self.client.deposit(engine, text, progress=tell).artifact
+
+        work = Ingest(
+            self, engine, Path(folder), compute=compute, max_tokens=max_tokens, prune=prune, progress=progress
+        )
+        return work.run()
+
+    def ask(self, question: str, model: Any, *, max_tokens: int = 64, progress: Progress = silent) -> Asked:
+        """Graft the passage that most likely holds the answer, and decode at most `max_tokens` behind the question.
+
+        Raises:
+            UsageError: `problem.*`, `ask.max_tokens`; NotFoundError `library.unknown`.
+            EngineError: the model changed, or cannot be restored exactly.
+        """
+        from kvsync.library.corpus.ask import Question
+
+        return Question(self, question, self.engine(model), max_tokens=max_tokens, progress=progress).answer()
+
+    def route(self, question: str, limit: int = 10) -> list[Candidate]:
+        """Passages that may hold the answer, the most likely first; needs no model. Raises as `ask`."""
+        from kvsync.library.corpus.ask import route
+
+        return route(self, question, limit)
+
     def engine(self, model: Any) -> Engine:
         return as_engine(model, threads=self.client.settings.threads)
 
-    def _unname(self, entry: Digest) -> None:
+    def keep(self, entry: Digest, artifact: ArtifactId) -> None:
+        """Name an entry's artifact, which keeps it, and lets peers get it whose patterns cover the library's."""
+        self.client.name(artifact, artifact_name(self.name, entry))
+
+    def release(self, entry: Digest) -> None:
+        """Take that name away, if it is there."""
         with contextlib.suppress(NotFoundError):
             self.client.store.remove_ref(artifact_name(self.name, entry))
 

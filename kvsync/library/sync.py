@@ -1,31 +1,33 @@
-"""Take a library's entries from a peer: its list, the entries that are not here, and then their artifacts.
+"""Take a library's entries and passages from a peer: its list, those that are not here, and then their artifacts.
 
     hello ─► list ─► entries not here ─► signature, address ─► (verifier again) ─► pull the artifact ─► listed here
              signed   each by digest      keys that count
 
 An entry is listed when all of its artifact is here. One that is refused is named with the reason and harms no
-other. What a trusted list has in quarantine leaves this library as well, with its history.
+other. What a trusted list has in quarantine leaves this library as well, with its history; so does a passage that a
+list of its own signer has no more, since the document has changed or is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvsync.config import Settings
-from kvsync.errors import UnavailableError
+from kvsync.errors import NotFoundError, UnavailableError
 from kvsync.graft.deposit import set_name
 from kvsync.keys import NodeKeys, Peer, TrustList
-from kvsync.library.entries import EntryStore, finding, parse_entry
+from kvsync.library.entries import EntryStore, finding
 from kvsync.library.library import artifact_name
+from kvsync.library.reading import parse_any
 from kvsync.library.verifiers import Verdict
 from kvsync.peer.client import PeerClient
 from kvsync.progress import Progress, silent
 from kvsync.store import Store
 from kvsync.sync import pull
 from kvsync.sync.transfer import Transfer
-from kvsync_protocol import entry as entry_format
 from kvsync_protocol import library as list_format
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.entry import Entry
@@ -33,6 +35,8 @@ from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, TrustError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.library import LibraryList
+from kvsync_protocol.passage import Passage
+from kvsync_protocol.successor import SIGNER
 
 Judge = Callable[[Entry], Verdict]
 """Runs an entry's verifier again."""
@@ -40,7 +44,8 @@ Judge = Callable[[Entry], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """Entries taken, refused with the code of why, and put in quarantine; `bytes_moved` of artifacts."""
+    """Entries and passages taken, refused with the code of why, put in quarantine, and withdrawn by their signer;
+    `bytes_moved` of artifacts."""
 
     library: str
     peer: str
@@ -48,6 +53,7 @@ class SyncReport:
     taken: tuple[Digest, ...]
     refused: dict[Digest, str]
     quarantined: tuple[Digest, ...]
+    withdrawn: tuple[Digest, ...]
     verified: int
     bytes_moved: int
 
@@ -59,6 +65,7 @@ class SyncReport:
             "taken": [str(digest) for digest in self.taken],
             "refused": {str(digest): code for digest, code in self.refused.items()},
             "quarantined": [str(digest) for digest in self.quarantined],
+            "withdrawn": [str(digest) for digest in self.withdrawn],
             "verified": self.verified,
             "bytes_moved": self.bytes_moved,
         }
@@ -69,6 +76,7 @@ class _Tally:
     taken: list[Digest] = field(default_factory=list)
     refused: dict[Digest, str] = field(default_factory=dict)
     quarantined: list[Digest] = field(default_factory=list)
+    withdrawn: list[Digest] = field(default_factory=list)
     verified: int = 0
     bytes_moved: int = 0
 
@@ -121,6 +129,7 @@ class LibrarySync:
             for number, digest in enumerate(await asyncio.to_thread(self._lacking, offered)):
                 self._progress("entries", number, len(offered.entries), "entries")
                 await self._take(client, digest)
+            await asyncio.to_thread(self._withdraw, envelope, offered)
             await asyncio.to_thread(self._remember, envelope, offered)
         tally = self._tally
         return SyncReport(
@@ -130,6 +139,7 @@ class LibrarySync:
             tuple(tally.taken),
             tally.refused,
             tuple(tally.quarantined),
+            tuple(tally.withdrawn),
             tally.verified,
             tally.bytes_moved,
         )
@@ -167,6 +177,27 @@ class LibrarySync:
             if each.entry in ours:
                 self._library.quarantine(each.entry, *each.history)
                 self._tally.quarantined.append(each.entry)
+
+    def _withdraw(self, envelope: Envelope, offered: LibraryList) -> None:
+        """Drop passages that nobody but the signers of this list has signed, and that are in it no more.
+
+        The keys that follow each other in a rotation are one signer. After the new ones were taken, so that a
+        document is never without its passages.
+        """
+        found, now = envelope.signers(self._trust.keys(self._library.name)), self._trust.standing()
+        signers = {*found, *(old for key in found for old in now.follows(SIGNER, key))}
+        offers = {*offered.entries}
+        gone = [
+            stored.digest
+            for stored in self._library.passages()
+            if stored.signers and signers.issuperset(stored.signers) and stored.digest not in offers
+        ]
+        if gone:
+            self._library.change((), gone)
+            self._tally.withdrawn += gone
+        for digest in gone:
+            with contextlib.suppress(NotFoundError):
+                self._store.remove_ref(artifact_name(self._library.name, digest))
 
     def _judge_again(self, judge: Judge) -> None:
         """Entries that are here already, by their own verifiers."""
@@ -206,20 +237,20 @@ class LibrarySync:
             self._tally.taken.append(digest)
             self._tally.bytes_moved += report.bytes_moved
 
-    def _accepted(self, envelope: Envelope, digest: Digest) -> Entry:
+    def _accepted(self, envelope: Envelope, digest: Digest) -> Entry | Passage:
         """Raises the reason against an entry."""
         if sha256(envelope.payload) != digest:
             raise IntegrityError("entry.digest", "the peer answered with another entry", hint="ask another peer")
-        envelope.verify(entry_format.PAYLOAD_TYPE, self._trust.keys(self._library.name))
-        entry = parse_entry(envelope)
-        if self._judge is not None:
+        entry = parse_any(envelope)
+        envelope.verify(envelope.payload_type, self._trust.keys(self._library.name))
+        if self._judge is not None and isinstance(entry, Entry):
             verdict = self._judge(entry)
             self._tally.verified += 1
             if not verdict.passed:
                 raise IntegrityError("entry.fails", f"the solution does not pass here: {verdict.detail}")
         return entry
 
-    def _keep(self, envelope: Envelope, entry: Entry) -> None:
+    def _keep(self, envelope: Envelope, entry: Entry | Passage) -> None:
         manifest = self._store.artifact(entry.artifact).manifest
         if (manifest.tokens.digest, manifest.tokens.count) != (entry.tokens_digest, entry.tokens):
             raise IntegrityError("entry.tokens", "the entry speaks of other tokens than its artifact holds")
