@@ -64,6 +64,9 @@ class Logits(Protocol):
         sum exceeds `number` times their sum.
         """
 
+    def at(self, position: int) -> Logits:
+        """One position, `[1, vocab]`."""
+
     def max_abs(self, other: Logits) -> float:
         """The largest difference of two logits. Raises as `kl`."""
 
@@ -188,6 +191,12 @@ class Engine(Protocol):
 
         Returns:
             The tokens, and the logits after each of them, `[steps, vocab]`.
+        """
+
+    def step_rows(self, cache: Any, tokens: Sequence[int]) -> Logits:
+        """One more token in every row of `Context.repeated(len(tokens))`; the logits of row i at position i.
+
+        Cheaper than as many calls of one row, and with other last bits than theirs: rows share one product.
         """
 
     def one_shot(self, tokens: Sequence[int], *, keep: int = 1) -> Logits:

@@ -69,6 +69,45 @@ def decode(
             break
         if len(chosen) < limit:
             logits = engine.prefill(context, [token], schedule)
+    return _decoded(engine, chosen, stops)
+
+
+def decode_rows(
+    engine: Engine,
+    context: Context,
+    logits: Logits,
+    limit: int,
+    samplings: Sequence[Sampling],
+    *,
+    stops: Sequence[str] = (),
+    tell: Callable[[], None] = lambda: None,
+) -> list[Decoded]:
+    """As `decode`, several attempts side by side, each at most `limit` tokens long; `context` stays as it is.
+
+    Repeats under equal numerics with as many rows. A row that has ended counts no more, though it is computed on.
+    """
+    cache = context.repeated(len(samplings))
+    limit = min(limit, engine.max_tokens - context.position)
+    rows: list[list[int]] = [[] for _ in samplings]
+    ended = [False] * len(rows)
+    found = [logits.last()] * len(rows)
+    for step in range(limit):
+        tokens = [_next(one, sampling, step) for one, sampling in zip(found, samplings, strict=True)]
+        for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            if not ended[number]:
+                row.append(token)
+                tell()
+                ended[number] = token in engine.ends or bool(
+                    stops and _stop(engine.decode(row[-_WINDOW:]), stops) is not None
+                )
+        if all(ended) or step + 1 == limit:
+            break
+        computed = engine.step_rows(cache, tokens)
+        found = [computed.at(number) for number in range(len(rows))]
+    return [_decoded(engine, row, stops) for row in rows]
+
+
+def _decoded(engine: Engine, chosen: Sequence[int], stops: Sequence[str]) -> Decoded:
     kept = chosen[:-1] if chosen and chosen[-1] in engine.ends else chosen
     text = engine.decode(kept) if kept else ""
     return Decoded(tuple(chosen), text[: _stop(text, stops)].strip())

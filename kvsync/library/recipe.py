@@ -38,6 +38,8 @@ class Recipe:
     related_overlap: float = 0.3
     """related: the part of the problem's words that the example's problem must share."""
     samples: int = 4
+    rows: int = 1
+    """sampled: how many attempts are decoded side by side. All of a row are paid for, also when one passes."""
     temperatures: tuple[float, ...] = (0.5, 0.8, 1.0)
     """sampled: of the attempts in turn."""
     top_p: float = 0.95
@@ -58,6 +60,7 @@ class Recipe:
             ("related_entries", 1, 64),
             ("related_overlap", 0, 1),
             ("samples", 1, 10_000),
+            ("rows", 1, 256),
             ("seed", 0, 2**63),
         ):
             if not low <= getattr(self, name) <= high:

@@ -20,7 +20,7 @@ from kvsync.engines.engine import Context, Engine, Logits
 from kvsync.errors import EngineError, UsageError
 from kvsync.graft.graft import Graft
 from kvsync.graft.report import WHOLE
-from kvsync.library.decoding import Decoded, Sampling, decode
+from kvsync.library.decoding import Decoded, Sampling, decode, decode_rows
 from kvsync.library.entries import StoredEntry, finding
 from kvsync.library.problem import Problem
 from kvsync.library.recipe import DECODE, EXACT, GREEDY, RELATED, SAMPLED, Recipe
@@ -65,11 +65,14 @@ class Ladder:
         self._progress = progress
         self._left = budget
         self._attempts: list[Attempt] = []
+        self._beside: list[Attempt] = []
+        """Attempts that were made side by side with the last one and stand behind it."""
         self._doubted: list[StoredEntry] = []
 
     def climb(self) -> Solved:
         """Raises as `Library.solve`."""
         answered = next((attempt for attempt in self._all() if attempt.passed), None)
+        self._attempts += self._beside
         deposited = None
         if answered is not None and answered.strategy != EXACT and self._recipe.deposit and self._verifier.deposits:
             deposited = self._deposit(answered)
@@ -142,13 +145,23 @@ class Ladder:
 
     def _sampled(self) -> Iterator[Attempt]:
         recipe = self._recipe
-        for number in range(recipe.samples):
-            if self._left < 1:
-                return
-            temperature = recipe.temperatures[number % len(recipe.temperatures)]
-            sampling = Sampling(temperature, recipe.top_p, recipe.seed, number)
-            detail = f"temperature {temperature:g}, seed {recipe.seed}, attempt {number}"
-            yield replace(self._fresh(SAMPLED, sampling), detail=detail)
+        ways = [
+            Sampling(recipe.temperatures[number % len(recipe.temperatures)], recipe.top_p, recipe.seed, number)
+            for number in range(recipe.samples)
+        ]
+        while ways and self._left > 0:
+            count = min(recipe.rows, len(ways), self._left)
+            now, ways = ways[:count], ways[count:]
+            made = [self._fresh(SAMPLED, now[0])] if count == 1 else self._rows(now)
+            self._beside = [
+                replace(
+                    attempt,
+                    detail=f"temperature {way.temperature:g}, seed {recipe.seed}, attempt {way.attempt}",
+                )
+                for attempt, way in zip(made, now, strict=True)
+            ]
+            while self._beside:
+                yield self._beside.pop(0)
 
     # attempts
 
@@ -201,6 +214,24 @@ class Ladder:
             return Attempt(strategy, passed_over=error.code)
         found = Attempt(strategy, prompt=tokens_digest(tokens))
         return self._judged(found, Cost(0, len(tokens)), began, decoded)
+
+    def _rows(self, ways: list[Sampling]) -> list[Attempt]:
+        """As `_fresh`, for several at once; the first one bears what they share."""
+        began = time.perf_counter()
+        engine, tokens = self._engine, self._wording.ask(self._problem.text)
+        try:
+            context = engine.new_context()
+            logits = engine.prefill(context, tokens, engine.schedule)
+            limit = min(self._recipe.max_tokens, self._left // len(ways))
+            stops = (*self._wording.stops, *self._recipe.stops)
+            rows = decode_rows(engine, context, logits, limit, ways, stops=stops, tell=self._decoded)
+        except EngineError as error:
+            if error.code != _TOO_LONG:
+                raise
+            return [Attempt(SAMPLED, passed_over=error.code)] * len(ways)
+        found, cost = Attempt(SAMPLED, prompt=tokens_digest(tokens)), Cost(0, len(tokens))
+        first = self._judged(found, cost, began, rows[0])
+        return [first, *(self._judged(found, Cost(), time.perf_counter(), row) for row in rows[1:])]
 
     def _decode(
         self, context: Context, logits: Logits, schedule: Schedule, limit: int, sampling: Sampling | None

@@ -14,7 +14,7 @@ import kvsync
 from kvsync.engines import load_engine
 from kvsync.engines.engine import Engine
 from kvsync.errors import PolicyError, UsageError
-from kvsync.library.decoding import Sampling, decode
+from kvsync.library.decoding import Sampling, decode, decode_rows
 from kvsync.library.library import Library, artifact_name
 from kvsync.library.problem import Problem
 from kvsync.library.recipe import Recipe
@@ -258,3 +258,36 @@ def test_an_entry_of_a_signer_who_is_not_trusted_any_more_does_not_answer(
     trust.remove("other")
     assert library.find(Problem.of(FIRST).address) == []
     assert [e.signers for e in library.entries()] == [()]
+
+
+def test_attempts_side_by_side_are_counted_each_and_repeat(library: Library, engine: Engine):
+    recipe = dataclasses.replace(SHORT, order=("sampled",), samples=5, rows=4)
+    solved = library.solve(FIRST, engine, Knows("never"), budget=100, recipe=recipe)
+    assert [a.cost.decoded for a in solved.attempts] == [6] * 5
+    assert [a.cost.prefilled > 0 for a in solved.attempts] == [True, False, False, False, True]
+    again = library.solve(FIRST, engine, Knows("never"), budget=100, recipe=recipe)
+    assert [a.tokens for a in again.attempts] == [a.tokens for a in solved.attempts]
+    assert len({a.tokens for a in solved.attempts}) == 5
+
+    second = solved.attempts[1].answer
+    found = library.solve(FIRST, engine, Knows(second), budget=100, recipe=recipe)
+    assert (found.answer, found.strategy) == (second, "sampled")
+    assert found.costs["sampled"].decoded == 24  # those beside it are paid for
+    scarce = library.solve(OTHER, engine, Knows("never"), budget=10, recipe=recipe)
+    assert [a.cost.decoded for a in scarce.attempts] == [2, 2, 2, 2, 2]
+
+
+def test_rows_say_what_each_of_them_would_say_alone_but_for_the_last_bits(engine: Engine):
+    prompt = Wording(engine).ask(FIRST)
+    context = engine.new_context()
+    logits = engine.prefill(context, prompt, engine.schedule)
+    cache = context.repeated(2)
+    computed = engine.step_rows(cache, [5, 6])
+    for row, token in enumerate((5, 6)):
+        alone = engine.new_context()
+        engine.prefill(alone, prompt, engine.schedule)
+        assert computed.at(row).max_abs(engine.prefill(alone, [token], engine.schedule)) < 1e-4
+    assert context.position == len(prompt)
+    ways = [Sampling(1.0, 1.0, 7, number) for number in range(2)]
+    rows = decode_rows(engine, context, logits, 4, ways)
+    assert [len(row.tokens) for row in rows] == [4, 4]

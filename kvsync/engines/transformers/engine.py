@@ -178,6 +178,14 @@ class TransformersEngine:
                 token = int(found[step].argmax())
             return chosen, TensorLogits(found)
 
+    def step_rows(self, cache: Any, tokens: Sequence[int]) -> Logits:
+        with self._lock:
+            self._check_tokens(tokens)
+            self._check_length(cache.get_seq_length() + 1)
+            self._loaded.watch.check()
+            with self._loaded.determinism.running():
+                return TensorLogits(self._forward.rows(cache, tokens).cpu().contiguous())
+
     def one_shot(self, tokens: Sequence[int], *, keep: int = 1) -> Logits:
         context = self.new_context()
         with self._running(context, tokens, self.schedule) as (cache, _):

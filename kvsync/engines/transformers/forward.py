@@ -37,16 +37,26 @@ class Forward:
 
         `first` is the position of the first token where that is not the next one in the cache (`shifted`).
         """
-        extra: dict[str, object] = {self._cache_name: cache}
+        extra: dict[str, object] = {}
         if first is not None:
             extra["position_ids"] = torch.arange(first, first + len(tokens), device=self.device)[None]
         if self._can_keep:
             extra["logits_to_keep"] = keep
-        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.device)
+        logits = self._call(cache, [list(tokens)], extra)[0]
+        return logits if self._can_keep or keep == 0 else logits[-keep:]
+
+    def rows(self, cache: DynamicCache, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits behind one more token in each row of `cache`: `[rows, vocab]`."""
+        return self._call(cache, [[token] for token in tokens], {})[:, -1]
+
+    def _call(self, cache: DynamicCache, tokens: list[list[int]], extra: dict[str, object]) -> torch.Tensor:
+        """`[rows, positions, vocab]`."""
+        extra = {**extra, self._cache_name: cache}
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
         out = self.model(input_ids=ids, use_cache=True, return_dict=True, **extra)
         if out.get(self._cache_name) is not cache:
             raise EngineError(
                 "engine.unsupported_model", f"{type(self.model).__name__} put its state into a cache of its own"
             )
-        logits: torch.Tensor = out.logits[0]
-        return logits if self._can_keep or keep == 0 else logits[-keep:]
+        logits: torch.Tensor = out.logits
+        return logits

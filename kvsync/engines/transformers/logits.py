@@ -47,6 +47,9 @@ class TensorLogits:
     def last(self) -> TensorLogits:
         return TensorLogits(self.tensor[-1:])
 
+    def at(self, position: int) -> TensorLogits:
+        return TensorLogits(self.tensor[position : position + 1])
+
     def tail(self, count: int) -> TensorLogits:
         return TensorLogits(self.tensor[-count:])
 
