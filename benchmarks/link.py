@@ -11,10 +11,7 @@ handshakes, manifest, tables, every chunk decoded, hashed and stored, publish. N
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
@@ -27,11 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import kv
-from benchmarks.transfer import LIMITS, open_node
-from kvsync.config import Home, Settings
-from kvsync.keys import Peer, PeerBook, TrustList
-from kvsync.store import Store
+from benchmarks.pair import Pair
+from kvsync.config import Settings
+from kvsync.store import Store, StoredArtifact
 from kvsync_protocol.limits import KiB, MiB
+from kvsync_protocol.signing import SigningKey
 
 ENCODINGS: Final = ("identity", "zstd", "planes", "auto")
 NEAR: Final = "kvbench-a"
@@ -70,39 +67,6 @@ def inside(name: str, *arguments: str) -> list[str]:
     return ["ip", "netns", "exec", name, sys.executable, "-m", "benchmarks.link", *arguments]
 
 
-async def serve(root: Path) -> None:
-    from kvsync.peer.server import PeerServer
-
-    home, keys = open_node(root)
-    with Store.open(home.store_dir, LIMITS) as store:
-        settings = Settings(listen_host=SERVER)
-        server = PeerServer(store, keys, home, TrustList(home, keys.signer.public), settings)
-        host, port = await server.start()
-        print(f"{host}:{port}", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        await server.stop()
-
-
-async def get(root: Path, provider: Path, address: str, artifact: str, encoding: str) -> None:
-    from kvsync.pack import planes  # noqa: F401 - numpy is loaded before the clock starts, as in a running daemon
-    from kvsync.sync import pull
-
-    home, keys = open_node(root)
-    key = open_node(provider)[1].peer.public
-    used = time.process_time()
-    with Store.open(home.store_dir, LIMITS) as store:
-        report = await pull(
-            store,
-            TrustList(home, keys.signer.public),
-            Peer("provider", key, (address,)),
-            artifact,
-            keys=keys,
-            settings=Settings(encoding=encoding),
-            fingerprints=None,
-        )
-    print(json.dumps({**report.as_dict(), "cpu_s": time.process_time() - used}), flush=True)
-
-
 def raw_send() -> None:
     """Serve one connection with RAW_BYTES."""
     with socket.create_server((SERVER, RAW_PORT)) as server:
@@ -132,52 +96,39 @@ def raw_rate() -> float:
 
 
 def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
-    provider, getter = root / "provider", root / "getter"
-    home, keys = open_node(provider)
-    with Store.open(home.store_dir, LIMITS) as store:
-        engine = kv.engine_of(args.model, args.dtype)
-        stored = kv.compute(store, keys.signer, engine, args.tokens)
-    other, other_keys = open_node(getter)
-    PeerBook(home).add(Peer("getter", other_keys.peer.public, (), ("get",)))
-    TrustList(other, other_keys.signer.public).add("provider", keys.signer.public)
+    def deposit(store: Store, key: SigningKey) -> StoredArtifact:
+        return kv.compute(store, key, kv.engine_of(args.model, args.dtype), args.tokens)
+
+    near, far = (("ip", "netns", "exec", name) for name in (NEAR, FAR))
+    pair = Pair(root, deposit, hosts=(SERVER, GETTER), near=near, far=far)
     raw: list[float] = []
     pulls: dict[str, list[dict[str, Any]]] = {encoding: [] for encoding in ENCODINGS}
-    command = inside(NEAR, "--serve", str(provider))
-    with (
-        cable(args.mbit),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
-    ):
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
+    with cable(args.mbit), pair.serving() as server:
         for number in range(args.rounds + 1):
             raw.append(raw_rate())
             for encoding in ENCODINGS if number % 2 == 0 else reversed(ENCODINGS):
-                one = inside(FAR, "--get", str(getter), str(provider), address, stored.artifact.hex, encoding)
-                done = subprocess.run(one, check=True, stdout=subprocess.PIPE, text=True)
-                pulls[encoding].append(json.loads(done.stdout))
-                shutil.rmtree(Home(getter).store_dir)
+                pulls[encoding].append(pair.pull(server, Settings(encoding=encoding)))
             if not number:  # warm-up: page cache, imports on the providing side
                 raw.clear()
                 for found in pulls.values():
                     found.clear()
-        server.communicate()
     link = statistics.median(raw)
     return {
         "model": args.model,
         "dtype": args.dtype,
         "tokens": args.tokens,
-        "bytes": stored.bytes,
+        "bytes": pair.bytes,
         "mbit": args.mbit,
         "raw_mb_s": round(link, 1),
         "encodings": {
             encoding: {
-                "mb_s": round(stored.bytes / 1e6 / statistics.median(one["seconds"] for one in found), 1),
-                "over_raw": round(stored.bytes / 1e6 / statistics.median(one["seconds"] for one in found) / link, 3),
+                "mb_s": round(pair.bytes / 1e6 / statistics.median(one["seconds"] for one in found), 1),
+                "over_raw": round(pair.bytes / 1e6 / statistics.median(one["seconds"] for one in found) / link, 3),
                 "moving_over_raw": round(
-                    stored.bytes / 1e6 / statistics.median(one["moving_seconds"] for one in found) / link, 3
+                    pair.bytes / 1e6 / statistics.median(one["moving_seconds"] for one in found) / link, 3
                 ),
-                "wire_ratio": round(stored.bytes / statistics.median(one["bytes_wire"] for one in found), 3),
-                "getter_cpu_s": round(statistics.median(one["cpu_s"] for one in found), 3),
+                "wire_ratio": round(pair.bytes / statistics.median(one["bytes_wire"] for one in found), 3),
+                "getter_cpu_s": round(statistics.median(one["own_cpu_s"] for one in found), 3),
             }
             for encoding, found in pulls.items()
         },
@@ -192,17 +143,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mbit", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--get", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--raw-send", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--raw-receive", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve:
-        asyncio.run(serve(args.serve))
-    elif args.get:
-        root, provider, *rest = args.get
-        asyncio.run(get(Path(root), Path(provider), *rest))
-    elif args.raw_send:
+    if args.raw_send:
         raw_send()
     elif args.raw_receive:
         raw_receive()

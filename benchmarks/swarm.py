@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from benchmarks import synthetic
-from benchmarks.transfer import LIMITS, open_node
+from benchmarks.pair import LIMITS, open_node
 from kvsync.config import Home, Settings
 from kvsync.keys import Peer, PeerBook, TrustList
 from kvsync.peer.bulk_server import BulkLane, BulkSession

@@ -20,13 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-from benchmarks import rivals
-from benchmarks.transfer import Pair, cpu_of_children
+from benchmarks import rivals, synthetic
+from benchmarks.pair import Pair
+from benchmarks.transfer import cpu_of_children
 from kvsync.config import Settings
 from kvsync_protocol.limits import GiB
 
@@ -168,9 +170,9 @@ def installed(tool: str) -> bool:
 
 def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
     """Every tool once per round, in alternating order; medians of rate, CPU and of kvsync's ratio round by round."""
-    pair, web = Pair(root / "pair", mib), root / "nginx"
+    pair, web = Pair(root / "pair", partial(synthetic.deposit, mib=mib)), root / "nginx"
     with contextlib.ExitStack() as stack:
-        address, server = stack.enter_context(pair.serving())
+        server = stack.enter_context(pair.serving())
         url, nginx = stack.enter_context(rivals.nginx(web, pair.bytes))
         source = web / "www" / "file"
         tools = [tool for tool in TOOLS if installed(tool)]
@@ -180,12 +182,11 @@ def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
             """Seconds, and CPU seconds of both sides."""
             out = root / "out"
             out.mkdir()
-            pid = server if tool == "kvsync" else nginx if tool == "curl" else ready[tool][0]
-            before, began = used_s(pid), time.monotonic()
             if tool == "kvsync":  # the getter says its own, without the start of its interpreter
-                found = pair.pull(address, streams)
-                return float(found["seconds"]), used_s(pid) - before + float(found["cpu_s"])
-            before += cpu_of_children()
+                found = pair.pull(server, Settings(streams=streams))
+                return float(found["seconds"]), float(found["cpu_s"])
+            pid = nginx if tool == "curl" else ready[tool][0]
+            before, began = used_s(pid) + cpu_of_children(), time.monotonic()
             if tool == "curl":
                 rivals.curl(url, web, out / "file")
             else:
