@@ -37,7 +37,7 @@ AttentionOption = Annotated[
 EngineOption = Annotated[str, typer.Option("--engine", metavar="ENGINE", help="What computes; transformers so far.")]
 PublicKeyOption = Annotated[
     list[str] | None,
-    typer.Option("--public-key", metavar="KEY", help="A signer that counts; may be repeated. Default: any signer."),
+    typer.Option("--public-key", metavar="KEY", help="A signer that counts; may be repeated."),
 ]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A receipt or preregistration.")]
 OutOption = Annotated[
