@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from kvsync.errors import NotFoundError, StoreError
 
@@ -33,17 +34,24 @@ def make_private_dir(path: Path) -> Path:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the directory.
+    """Replace `path` by `data`. Raises as `replacing`."""
+    with replacing(path, mode=mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A new content for `path`: temporary file, fsync, rename, fsync of the directory, when the block ends well.
 
     Raises:
-        StoreError: `store.full` or `store.unwritable`; the old content is still there.
+        StoreError: `store.full` or `store.unwritable`; the old content, or none, is still there.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(path)

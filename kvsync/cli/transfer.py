@@ -181,10 +181,10 @@ def _outcome(found: Mapping[str, object], done: str) -> Outcome:
     if found["dry_run"]:
         view += ["", Table(("POLICY", "ALLOWED", "DETAIL"), rows)]
     refused = [str(verdict["code"]) for verdict in verdicts if not verdict["allowed"]]
-    return Outcome(dict(found), view, status=_refusal_status(refused[0]) if refused else 0)
+    return Outcome(dict(found), view, status=refusal_status(refused[0]) if refused else 0)
 
 
-def _refusal_status(code: str) -> int:
+def refusal_status(code: str) -> int:
     from kvsync.errors import PolicyError
     from kvsync_protocol.errors import MismatchError
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import acquaintance
 import basics
+import bundles
 import computations
 import envelopes
 import evidence
@@ -55,6 +56,7 @@ TOPICS: Final = {
     "registry": hints.registry,
     "computation": computations.computation,
     "library": libraries.library,
+    "bundle": bundles.bundle,
     "statements": acquaintance.statements,
     "tickets": acquaintance.tickets,
 }

@@ -1,4 +1,4 @@
-"""SPEC.md, KEYS.md, COMPUTE.md and LIBRARY.md, read for tests: sections and the codes in their tables."""
+"""SPEC.md, KEYS.md, COMPUTE.md, LIBRARY.md and BUNDLE.md, read for tests: sections and the codes in their tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "protocol" / "KEYS.md").read_text(encoding="utf-8")
 COMPUTE = (ROOT / "protocol" / "COMPUTE.md").read_text(encoding="utf-8")
+BUNDLE = (ROOT / "protocol" / "BUNDLE.md").read_text(encoding="utf-8")
 LIBRARY = (ROOT / "protocol" / "LIBRARY.md").read_text(encoding="utf-8")
 
 
@@ -39,6 +40,7 @@ def _tables(number: int) -> set[str]:
             (TEXT, "\n## 9 "),
             (KEYS, "\n## 6 "),
             (LIBRARY, "\n## 4 "),
+            (BUNDLE, "\n## 3 "),
             (COMPUTE, "\n## Error codes"),
         )
     ]

@@ -17,6 +17,7 @@ from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.blame import Blame
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding
+from kvsync_protocol.bundle import BundleIndex, Member, chunk_encoding
 from kvsync_protocol.computation import ComputeRequest, ComputeState, Models
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record, sha256
 from kvsync_protocol.divergence import Divergence
@@ -161,6 +162,22 @@ def run_entry(payload: str, payload_type: str) -> dict[str, Any]:
 def run_passage(payload: str, payload_type: str) -> dict[str, Any]:
     found = Passage.parse(VerifiedPayload(payload_type, payload.encode(), ()))
     return {"digest": found.digest.hex, "prompt": found.prompt}
+
+
+def run_member(header: str) -> dict[str, Any]:
+    found = Member.decode(raw(header))
+    assert found.encode() == raw(header)
+    return {"name": found.name, "size": found.size}
+
+
+def run_chunk(member: str, digest: str) -> int:
+    return int(chunk_encoding(member, Digest(raw(digest))))
+
+
+def run_bundle(payload: str, payload_type: str) -> dict[str, Any]:
+    found = BundleIndex.parse(VerifiedPayload(payload_type, payload.encode(), ()))
+    assert found.encode() == payload.encode()
+    return {"artifacts": [str(each.artifact) for each in found.artifacts]}
 
 
 def run_library(payload: str, payload_type: str) -> dict[str, Any]:
@@ -367,6 +384,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "manifest": lambda payload, payload_type: manifest(payload, payload_type).artifact.hex,
     "entry": run_entry,
     "library": run_library,
+    "member": run_member,
+    "bundle": run_bundle,
+    "chunk": run_chunk,
     "passage": run_passage,
     "ref": run_ref,
     "ref_fresh": lambda now, **given: ref(given["ref"]).check_fresh(now),
