@@ -33,6 +33,8 @@ from kvsync_protocol.prefix import encode_tokens
 
 MAX_ROUNDS: Final = 8
 """Times that the peer is asked what it still lacks: a list with very many gaps comes in parts."""
+MAX_OFFERS: Final = 3
+"""Times that a push begins when another one of the same artifact, or the peer's end, has ended its offer."""
 
 
 async def push(
@@ -90,6 +92,17 @@ class _Push:
         return transfer.report(PushReport, stored.manifest, plan, named.name if named else None)
 
     async def _send(self, contact: Contact, table: LeafTable, commit: Commit) -> Plan:
+        """Everything that the peer lacks, offered anew when another push of the same artifact ends the offer."""
+        for _ in range(MAX_OFFERS):
+            try:
+                return await self._offer(contact, table, commit)
+            except (NotFoundError, PolicyError) as error:
+                if error.code not in ("offer.unknown", "peer.chunk_refused"):
+                    raise
+                ended = error
+        raise ended
+
+    async def _offer(self, contact: Contact, table: LeafTable, commit: Commit) -> Plan:
         """Everything that the peer lacks, published there at the end."""
         transfer, stored, client = self._transfer, self._stored, contact.client
         accepted = await client.offer(stored.envelope)

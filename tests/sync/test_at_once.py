@@ -43,6 +43,16 @@ async def test_an_offer_that_is_committed_four_times_at_once_is_published_once(p
     assert provider.store.fsck().clean
 
 
+async def test_pushes_of_one_artifact_at_once_all_succeed(provider: Node, getter: Node) -> None:
+    async with provider.serving():
+        for seed in range(6):
+            artifact = build_artifact(seed, 40)
+            getter.keep(artifact)
+            await asyncio.gather(*(getter.push(provider, artifact.id) for _ in range(4)))
+            assert provider.store.whole(artifact.id) is not None
+    assert provider.store.fsck().clean
+
+
 async def test_an_offer_made_twice_goes_on_where_it_was(provider: Node, getter: Node) -> None:
     artifact = build_artifact(3, 40)
     identity = NodeIdentity(getter.keys.peer)
