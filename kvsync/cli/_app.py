@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -10,49 +9,20 @@ from typing import Annotated, Final
 import typer
 
 from kvsync.cli._command import HomeOption, JsonOption, QuietOption, VerboseOption
+from kvsync.cli._commands import Commands
 from kvsync.cli._render import INTERRUPTED, Outcome, Terminal
 from kvsync_protocol.errors import CodedError
 
 PROGRAM: Final = "kvsync"
 COMPLETE_VARIABLE: Final = "_KVSYNC_COMPLETE"
 
-GROUPS: Final = (
-    "home",
-    "compute",
-    "transfer",
-    "transfers",
-    "want",
-    "artifacts",
-    "graft",
-    "library",
-    "solve",
-    "upkeep",
-    "audit",
-    "fingerprint",
-    "invite",
-    "trust",
-    "peer",
-    "registry",
-    "follow",
-    "keys",
-    "model",
-    "daemon",
-    "doctor",
-    "demo",
-    "prove",
-    "receipts",
-    "prereg",
-    "completion",
-)
-"""Modules of this package, each with `add_commands(app)`, in the order of `--help`."""
-
 
 def build(*, completion: bool = False) -> typer.Typer:
     """The application. `completion` adds what answers a shell that completes a word."""
-    app = typer.Typer(name=PROGRAM, rich_markup_mode=None, add_completion=completion, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        name=PROGRAM, cls=Commands, rich_markup_mode=None, add_completion=completion, pretty_exceptions_enable=False
+    )
     app.callback()(_root)
-    for name in GROUPS:
-        importlib.import_module(f"kvsync.cli.{name}").add_commands(app)
     return app
 
 

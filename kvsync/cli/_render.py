@@ -90,8 +90,7 @@ class Terminal:
             self._print_json(outcome.data)
             return
         for part in outcome.view:
-            for line in self._lines(part):
-                self._out.write(line + "\n")
+            self._out.write("".join(f"{line}\n" for line in self._lines(part)))
         self._out.flush()
 
     def note(self, text: str) -> None:
@@ -210,6 +209,8 @@ def colours(stream: TextIO) -> bool:
 
 def printable(text: str) -> str:
     """`text` without anything a terminal would obey: control characters become U+FFFD."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

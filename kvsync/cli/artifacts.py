@@ -31,37 +31,40 @@ def ls(run: Run) -> Outcome:
     trusted = run.trust().keys()
     with run.store() as store:
         names = _names(store)
-        stored = store.artifacts()
+        listed = store.listing(trusted)
+        partial = {each.artifact: _positions(store.artifact(each.artifact)) for each in listed if each.partial}
     entries: list[dict[str, object]] = []
     rows = []
-    for each in stored:
-        own_names = names.get(str(each.artifact), [])
-        signers = len(each.envelope.signers(trusted))
-        entries.append(
-            {
-                "artifact": str(each.artifact),
-                "names": own_names,
-                "tokens": each.manifest.tokens.count,
-                "bytes": each.bytes,
-                "positions": _positions(each),
-                "created": moment(each.created),
-                "pinned": each.pinned,
-                "trusted_signers": signers,
-            }
-        )
+    for each in listed:
+        identity, stored = str(each.artifact), moment(each.created)
+        own_names = names.get(identity, [])
+        if run.terminal.as_json:
+            entries.append(
+                {
+                    "artifact": identity,
+                    "names": own_names,
+                    "tokens": each.tokens,
+                    "bytes": each.bytes,
+                    "positions": partial.get(each.artifact),
+                    "created": stored,
+                    "pinned": each.pinned,
+                    "trusted_signers": each.signers,
+                }
+            )
+            continue
         rows.append(
             (
                 each.artifact.short,
                 ", ".join(own_names) or "-",
-                each.manifest.tokens.count,
-                size(each.bytes) if each.extent is None else f"{size(each.bytes)}, in part",
-                moment(each.created),
-                "yes" if signers else "no",
+                each.tokens,
+                f"{size(each.bytes)}, in part" if each.partial else size(each.bytes),
+                stored,
+                "yes" if each.signers else "no",
                 "yes" if each.pinned else "-",
             )
         )
     headers = ("ARTIFACT", "NAME", "TOKENS", "SIZE", "STORED", "TRUSTED", "PINNED")
-    notes = [] if rows else ["no artifacts here yet; kvsync compute makes one, kvsync pull fetches one"]
+    notes = [] if listed else ["no artifacts here yet; kvsync compute makes one, kvsync pull fetches one"]
     return Outcome(
         {"artifacts": entries}, [Table(headers, rows, frozenset({"TOKENS", "SIZE"}))] if rows else [], notes
     )

@@ -131,8 +131,9 @@ class Holdings:
         """Raises StoreError, UnavailableError `store.*`; StoreError `peers.damaged`, `trust.damaged`."""
         self._looked, began = time.time(), time.monotonic()
         refuted = self._store.evidence.refuted()
-        stored = [one for one in self._store.artifacts() if one.artifact not in refuted]
-        known = {one.artifact: self._known_of(one) or self._describe(one) for one in stored}
+        # What was described once does not change, and what is here in part is told to nobody.
+        whole = [artifact for artifact, all_of_it in self._store.kept().items() if all_of_it]
+        known = {a: self._known.get(a) or self._describe(a) for a in whole if a not in refuted}
         self._known = {artifact: held for artifact, held in known.items() if held is not None}
         now, names = time.time(), dict[ArtifactId, tuple[str, ...]]()
         refs = []
@@ -144,13 +145,10 @@ class Holdings:
         self._rest_until = time.monotonic() + REST * (time.monotonic() - began)
         return Picture(tuple(self._known.values()), names, tuple(refs), tuple(attested), tuple(self._book.peers()))
 
-    def _known_of(self, stored: StoredArtifact) -> _Held | None:
-        """What was described before, unless it is kept in part now."""
-        return self._known.get(stored.artifact) if stored.extent is None else None
-
-    def _describe(self, stored: StoredArtifact) -> _Held | None:
+    def _describe(self, artifact: ArtifactId) -> _Held | None:
         """None for one of which something is missing: a registry takes it that whoever has a block has all before."""
-        if stored.extent is not None or self._store.whole(stored.artifact) is None:
+        stored = self._store.whole(artifact)
+        if stored is None or stored.extent is not None:
             return None
         manifest = stored.manifest
         count = min(manifest.layout.full_blocks, MAX_ANNOUNCED_KEYS)

@@ -14,7 +14,7 @@ from kvsync.keys.peers import MAX_ADDRESSES
 from kvsync.peer.interfaces import local_addresses
 from kvsync.store import Store
 from kvsync_protocol import strictjson
-from kvsync_protocol.errors import MalformedError
+from kvsync_protocol.errors import CodedError, MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.join import MAX_JOIN_BYTES, MAX_PAIRS, Introduction
 from kvsync_protocol.ref import check_name
@@ -43,7 +43,11 @@ def introduce(
 def _own_fingerprints(store: Store, keys: NodeKeys) -> Iterable[Fingerprints]:
     """Distinct pairs of artifacts that this node has signed, the most recent first."""
     found: dict[Fingerprints, None] = {}
-    for stored in islice(store.artifacts(), _LOOKED_AT):
+    for artifact in islice(store.kept(), _LOOKED_AT):
+        try:
+            stored = store.artifact(artifact)
+        except CodedError:
+            continue  # removed meanwhile, or damaged: fsck says so
         if stored.envelope.signers([keys.signer.public]):
             found[stored.manifest.fingerprints] = None
     return found

@@ -185,8 +185,11 @@ class PeerServer:
         idle_s = 2.0 * self._settings.stall_timeout_s
         while True:
             await asyncio.sleep(TICK_S)
-            self._table.abort_strangers(await asyncio.to_thread(self._roster.keys))
-            self._table.abort_idle(idle_s)
+            if self._table.count():  # a node that nobody is connected to has nothing to look at
+                self._table.abort_strangers(await asyncio.to_thread(self._roster.keys))
+                self._table.abort_idle(idle_s)
+            if not self._offers.count():
+                continue
             try:
                 await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
             except CodedError as error:

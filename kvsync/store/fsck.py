@@ -227,7 +227,7 @@ def _check_attestations(parts: Parts, folder: Folder, artifact: ArtifactId) -> l
 def _check_index(parts: Parts) -> list[Finding]:
     """Rebuild the index if it says anything else than the files do."""
     with parts.spending_reserve(), parts.index.writing() as db:
-        reconcile(db, parts)
+        reconcile(db, parts, thorough=True)
         _count_all_chunks(db, parts)
         db.execute("SAVEPOINT comparison")
         before = snapshot(db)

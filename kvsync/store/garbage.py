@@ -61,7 +61,7 @@ class Collection:
 
     def __init__(self, db: sqlite3.Connection, parts: Parts, *, dry_run: bool = False) -> None:
         self._db, self._parts, self._dry_run = db, parts, dry_run
-        reconcile(db, parts)
+        reconcile(db, parts, thorough=True)
 
     def run(self, *, must_fit: bool = False) -> GcReport:
         """Mark, evict, delete.

@@ -21,14 +21,18 @@ from kvsync.errors import KvsyncError, StoreError, UnavailableError
 from kvsync.store.folder import open_error
 from kvsync_protocol.digest import Digest
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 4
 BUSY_TIMEOUT_S: Final = 60.0
 """Longest wait for another process's transaction; a large gc holds one for seconds."""
 
-TABLES: Final = ("leases", "drafts", "partial_keys", "block_keys", "artifact_chunks", "artifacts", "chunks", "totals")
+TABLES: Final = (
+    *("leases", "drafts", "listed", "partial_keys", "block_keys"),
+    *("artifact_chunks", "artifacts", "chunks", "totals"),
+)
 SCHEMA: Final = """
-CREATE TABLE totals (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL, chunks INTEGER NOT NULL);
-INSERT INTO totals VALUES (1, 0, 0);
+CREATE TABLE totals (
+  one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL, chunks INTEGER NOT NULL, compared BLOB);
+INSERT INTO totals VALUES (1, 0, 0, NULL);
 CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TRIGGER chunk_added AFTER INSERT ON chunks
   BEGIN UPDATE totals SET bytes = bytes + NEW.size, chunks = chunks + 1; END;
@@ -50,6 +54,9 @@ CREATE TABLE partial_keys (
   key BLOB NOT NULL, artifact INTEGER NOT NULL REFERENCES artifacts (key) ON DELETE CASCADE,
   covered INTEGER NOT NULL, PRIMARY KEY (key, artifact)) WITHOUT ROWID;
 CREATE INDEX partial_keys_by_artifact ON partial_keys (artifact);
+CREATE TABLE listed (
+  artifact INTEGER PRIMARY KEY REFERENCES artifacts (key) ON DELETE CASCADE, mark BLOB NOT NULL,
+  created REAL NOT NULL, judged BLOB NOT NULL, signers INTEGER NOT NULL);
 CREATE TABLE drafts (
   key INTEGER PRIMARY KEY, kind TEXT NOT NULL, name BLOB NOT NULL, expected INTEGER NOT NULL,
   settled INTEGER NOT NULL, UNIQUE (kind, name));

@@ -1,13 +1,18 @@
 """Making the index say what the files say: after a crash in part, after its loss altogether.
 
-`reconcile` compares names only and is cheap enough for every open; `rebuild` reads everything but the
-chunks' bytes. Both run inside one transaction of the caller.
+`reconcile` compares names only, and those of artifacts only when their folder has changed since it last did, so
+that it is cheap enough for every open; `rebuild` reads everything but the chunks' bytes. Both run inside one
+transaction of the caller.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
+import struct
+import time
+from typing import Final
 
 from kvsync.errors import KvsyncError, NotFoundError
 from kvsync.store import leases, records
@@ -22,20 +27,47 @@ from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.leaves import Leaf, LeafTable
 from kvsync_protocol.limits import MAX_LEAF_TABLE_BYTES
 
+CLOCK_TICK_NS: Final = 3 * 10**9
+"""Longer than the steps in which any file system keeps times."""
+FEW: Final = 256
+"""To compare so many names is not worth a write to the index, which reading commands otherwise leave alone."""
 _log = logging.getLogger(__name__)
 
 
-def reconcile(db: sqlite3.Connection, parts: Parts) -> None:
-    """Make up for what a killed process or a power cut kept from the index."""
-    recorded, present = records.extents(db), set(parts.files.ids())
-    for artifact in recorded.keys() - present:
-        records.remove_artifact(db, artifact)
-    changed = {a for a in present if a not in recorded or parts.files.extent_bytes(a) != recorded[a]}
+def reconcile(db: sqlite3.Connection, parts: Parts, *, thorough: bool = False) -> None:
+    """Make up for what a killed process or a power cut kept from the index.
+
+    A `thorough` one compares what a hand may have changed inside the artifacts' folders as well.
+    """
+    mark, settled = _mark(parts)
+    (compared,) = db.execute("SELECT compared FROM totals").fetchone()
+    if mark == compared and not thorough:
+        # No artifact has come or gone. One that is kept in part may have become more, which changes no name.
+        recorded = records.partial_extents(db)
+        changed = {a for a, said in recorded.items() if parts.files.extent_bytes(a) != said}
+    else:
+        recorded, present = records.extents(db), set(parts.files.ids())
+        for artifact in recorded.keys() - present:
+            records.remove_artifact(db, artifact)
+        changed = {a for a in present if a not in recorded or parts.files.extent_bytes(a) != recorded[a]}
     for artifact in sorted(changed, key=lambda a: (parts.files.created(a), a)):
         if not record(db, parts, artifact):
             records.remove_artifact(db, artifact)
+            settled = False  # it is looked at again, and spoken of, at every open
+    if mark != compared and settled and len(recorded) >= FEW:
+        db.execute("UPDATE totals SET compared = ?", (mark,))
     for kind in leases.KINDS:
         _reconcile_drafts(db, parts, kind)
+
+
+def _mark(parts: Parts) -> tuple[bytes, bool]:
+    """Changes whenever an artifact is published or removed; and whether a change from now on certainly shows.
+
+    A change within the same tick of the file system's clock as the last one would not.
+    """
+    status = os.fstat(parts.folder("artifacts").fd)
+    mark = struct.pack(">Qq", status.st_ino, status.st_mtime_ns)
+    return mark, 0 <= status.st_mtime_ns < time.time_ns() - CLOCK_TICK_NS
 
 
 def record(db: sqlite3.Connection, parts: Parts, artifact: ArtifactId) -> bool:

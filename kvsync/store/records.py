@@ -82,6 +82,12 @@ def artifact_ids(db: sqlite3.Connection) -> list[ArtifactId]:
     return [ArtifactId(Digest(raw)) for (raw,) in db.execute("SELECT id FROM artifacts ORDER BY key DESC").fetchall()]
 
 
+def kept(db: sqlite3.Connection) -> dict[ArtifactId, bool]:
+    """All recorded artifacts, the last recorded first, and whether all of each is here."""
+    rows = db.execute("SELECT id, extent IS NULL FROM artifacts ORDER BY key DESC")
+    return {ArtifactId(Digest(raw)): bool(whole) for raw, whole in rows}
+
+
 def is_recorded(db: sqlite3.Connection, artifact: ArtifactId) -> bool:
     return db.execute("SELECT 1 FROM artifacts WHERE id = ?", (artifact.raw,)).fetchone() is not None
 
@@ -96,6 +102,12 @@ def ids_with_prefix(db: sqlite3.Connection, digits: str) -> list[ArtifactId]:
 def extents(db: sqlite3.Connection) -> dict[ArtifactId, bytes | None]:
     """Every recorded artifact with what its file `extent` said."""
     return {ArtifactId(Digest(raw)): said for raw, said in db.execute("SELECT id, extent FROM artifacts")}
+
+
+def partial_extents(db: sqlite3.Connection) -> dict[ArtifactId, bytes | None]:
+    """As `extents`, those that are kept in part only."""
+    rows = db.execute("SELECT id, extent FROM artifacts WHERE extent IS NOT NULL")
+    return {ArtifactId(Digest(raw)): said for raw, said in rows}
 
 
 def find_prefix(

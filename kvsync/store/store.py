@@ -17,6 +17,7 @@ from kvsync.store.drafts import PullDraft
 from kvsync.store.evidence import Evidence
 from kvsync.store.fsck import FsckReport, RepairSource, check_store
 from kvsync.store.garbage import GcReport
+from kvsync.store.listing import Listed, list_artifacts
 from kvsync.store.matching import Matching
 from kvsync.store.parts import Parts
 from kvsync.store.quarantine import set_aside_chunks
@@ -68,6 +69,15 @@ class Store(Matching):
         with self._parts.index.reading() as db:
             ids = records.artifact_ids(db)
         return sorted(self._parts.sound(ids), key=lambda stored: stored.created, reverse=True)
+
+    def kept(self) -> dict[ArtifactId, bool]:
+        """Which artifacts are here, and whether all of each is; by the index alone, no file is read."""
+        with self._parts.index.reading() as db:
+            return records.kept(db)
+
+    def listing(self, keys: Collection[PublicKey]) -> list[Listed]:
+        """What a list shows of the same, and how many of `keys` have signed each; see `kvsync.store.listing`."""
+        return list_artifacts(self._parts, keys)
 
     def artifact(self, artifact: ArtifactId) -> StoredArtifact:
         """One complete artifact.
@@ -253,7 +263,7 @@ class Store(Matching):
     # upkeep
 
     def gc(self, *, dry_run: bool = False) -> GcReport:
-        """Remove what nobody needs; over quota also evict, least recently used first.
+        """Remove what nobody needs; over quota also evict, least worth first (worth.py).
 
         Evictable are artifacts without a pin, a ref and a `hold`. A dry run changes nothing and reports
         the numbers that a run would.
