@@ -14,14 +14,14 @@ from typing import Final
 from kvsync.config import Home
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.keys import TrustList
-from kvsync.library.index import EntryIndex, words
+from kvsync.library.index import EntryIndex, Listed, words
 from kvsync.library.problem import Problem
 from kvsync.library.reading import parse_any, parse_entry
 from kvsync.library.shelf import Shelf, unknown_entry
 from kvsync_protocol import library as list_format
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.entry import Entry
-from kvsync_protocol.envelope import Envelope
+from kvsync_protocol.envelope import Envelope, VerifiedPayload
 from kvsync_protocol.errors import CodedError, ProtocolError
 from kvsync_protocol.library import (
     MAX_HISTORY,
@@ -84,7 +84,7 @@ class EntryStore:
 
     def listing(self) -> LibraryList:
         """Raises NotFoundError `library.unknown`; StoreError `library.damaged`."""
-        return self._listed()[0]
+        return self._listed(self._signed())
 
     def entries(self) -> Iterator[StoredEntry]:
         """All in the list, by digest, those that do not answer as well; unreadable ones left out."""
@@ -152,25 +152,28 @@ class EntryStore:
                 hits.append(Hit(stored, len(shared) / len(asked)))
         return hits
 
-    def route(self, chosen: Sequence[str], limit: int) -> list[tuple[StoredPassage, float]]:
-        """At most `limit` passages with some of these words that may answer, and their scores, the highest first."""
+    def route(self, chosen: Sequence[str], limit: int) -> Iterator[tuple[StoredPassage, float]]:
+        """At most `limit` passages with some of these words and phrases that may answer, and their scores.
+
+        The highest first, each read when it is asked for. None where there is no library.
+        """
         try:
-            listed, state = self._listed()
+            signed = self._signed()
         except NotFoundError:
-            return []
-        found: list[tuple[StoredPassage, float]] = []
-        for digest, score in self._index.route(state, listed.entries, chosen, limit * _SEARCHED):
-            if len(found) == limit:
-                break
+            return
+        found = self._index.route(sha256(signed.payload), self._telling(signed), chosen, limit * _SEARCHED)
+        for digest, score in found:
             stored = self._answering(digest)
             if isinstance(stored, StoredPassage):
-                found.append((stored, score))
-        return found
+                yield stored, score
+                limit -= 1
+            if limit < 1:
+                return
 
     def refresh(self) -> None:
         """Let the index catch up with the list. Raises NotFoundError `library.unknown`."""
-        listed, state = self._listed()
-        self._index.refresh(state, listed.entries)
+        signed = self._signed()
+        self._index.refresh(sha256(signed.payload), self._telling(signed))
 
     def add(self, envelope: Envelope) -> bool:
         """Take an entry into the list; False when it stands there, or in quarantine, already. Raises as `change`."""
@@ -236,26 +239,37 @@ class EntryStore:
     def _write(self, changed: LibraryList) -> None:
         self.shelf.write_list(replace(changed, sequence=changed.sequence + 1).seal(self._signer()))
 
-    def _listed(self) -> tuple[LibraryList, Digest]:
-        """The list, and the digest that names this state of it."""
+    def _signed(self) -> VerifiedPayload:
+        """The list as this node has signed it."""
         envelope = self.shelf.read_list()
         try:
-            found = LibraryList.parse(envelope.verify(list_format.PAYLOAD_TYPE, self._trust.keys()))
+            return envelope.verify(list_format.PAYLOAD_TYPE, self._trust.keys())
         except ProtocolError as error:
-            raise StoreError(
-                "library.damaged", f"the list of {self.name!r} is not this node's: {error.message}"
-            ) from error
-        if found.name != self.name:
-            raise StoreError("library.damaged", f"the list of {self.name!r} is that of {found.name!r}")
-        return found, sha256(envelope.payload)
+            raise self._not_ours(error.message) from error
 
-    def _asked(self, ask: Callable[[Digest, tuple[Digest, ...]], list[Digest]]) -> Iterator[StoredEntry]:
+    def _listed(self, signed: VerifiedPayload) -> LibraryList:
+        try:
+            found = LibraryList.parse(signed)
+        except ProtocolError as error:
+            raise self._not_ours(error.message) from error
+        if found.name != self.name:
+            raise self._not_ours(f"it is that of {found.name!r}")
+        return found
+
+    def _not_ours(self, why: str) -> StoreError:
+        return StoreError("library.damaged", f"the list of {self.name!r} is not this node's: {why}")
+
+    def _telling(self, signed: VerifiedPayload) -> Listed:
+        """The list for an index that is behind it: reading thousands of digests costs more than a search."""
+        return lambda: self._listed(signed).entries
+
+    def _asked(self, ask: Callable[[Digest, Listed], list[Digest]]) -> Iterator[StoredEntry]:
         """What the index names, as far as it may answer."""
         try:
-            found, state = self._listed()
+            signed = self._signed()
         except NotFoundError:
             return
-        for digest in ask(state, found.entries):
+        for digest in ask(sha256(signed.payload), self._telling(signed)):
             stored = self._answering(digest)
             if isinstance(stored, StoredEntry):
                 yield stored

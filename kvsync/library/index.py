@@ -34,9 +34,18 @@ Read = Callable[[Digest], "tuple[Digest | None, str] | None"]
 """An entry's address and its problem's text, or None and a passage's text; None for what cannot be read."""
 
 
+Listed = Callable[[], Sequence[Digest]]
+"""All that stand in the list; only asked for by an index that is behind it."""
+
+
+def sequence(text: str) -> list[str]:
+    """The words of a text in their order, in lower case."""
+    return _WORD.findall(text.lower())
+
+
 def words(text: str) -> list[str]:
     """The different words of a text in their order, in lower case."""
-    return list(dict.fromkeys(_WORD.findall(text.lower())))
+    return list(dict.fromkeys(sequence(text)))
 
 
 class EntryIndex:
@@ -46,12 +55,12 @@ class EntryIndex:
         self._path = path
         self._read = read
 
-    def find(self, state: Digest, listed: Sequence[Digest], address: Digest) -> list[Digest]:
-        """Entries of this address, the latest first. `listed` are all that count, `state` names that list."""
+    def find(self, state: Digest, listed: Listed, address: Digest) -> list[Digest]:
+        """Entries of this address, the latest first. `state` names the list that `listed` tells."""
         query = "SELECT digest FROM entries WHERE address = ? ORDER BY number DESC"
         return self._asked(state, listed, query, (address.hex,))
 
-    def search(self, state: Digest, listed: Sequence[Digest], text: str, limit: int) -> list[Digest]:
+    def search(self, state: Digest, listed: Listed, text: str, limit: int) -> list[Digest]:
         """Entries whose problem shares words with `text`, the most telling first."""
         query = (
             "SELECT digest FROM words JOIN entries ON number = words.rowid "
@@ -60,12 +69,10 @@ class EntryIndex:
         found = words(text)[:MAX_WORDS]
         return self._asked(state, listed, query, (_any_of(found), limit)) if found else []
 
-    def route(
-        self, state: Digest, listed: Sequence[Digest], chosen: Sequence[str], limit: int
-    ) -> list[tuple[Digest, float]]:
-        """Passages with some of the words, and their BM25 scores, the highest first.
+    def route(self, state: Digest, listed: Listed, chosen: Sequence[str], limit: int) -> list[tuple[Digest, float]]:
+        """Passages with some of these words and phrases, and their BM25 scores, the highest first.
 
-        Words of more than half of the passages score nothing, so they only count where no others are known here.
+        Those of more than half of the passages score nothing, so they only count where no others are known here.
         """
 
         def ask(db: sqlite3.Connection) -> list[tuple[Digest, float]]:
@@ -86,16 +93,14 @@ class EntryIndex:
 
         return self._in_step(state, listed, ask) if chosen else []
 
-    def refresh(self, state: Digest, listed: Sequence[Digest]) -> None:
+    def refresh(self, state: Digest, listed: Listed) -> None:
         """Catch up with the list now, so that the next question need not."""
         self._in_step(state, listed, lambda db: [])
 
-    def _asked(self, state: Digest, listed: Sequence[Digest], query: str, values: tuple[object, ...]) -> list[Digest]:
+    def _asked(self, state: Digest, listed: Listed, query: str, values: tuple[object, ...]) -> list[Digest]:
         return self._in_step(state, listed, lambda db: [Digest.parse(row[0]) for row in db.execute(query, values)])
 
-    def _in_step(
-        self, state: Digest, listed: Sequence[Digest], ask: Callable[[sqlite3.Connection], list[T]]
-    ) -> list[T]:
+    def _in_step(self, state: Digest, listed: Listed, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
         """What `ask` finds in an index that follows the list."""
         try:
             return self._try(state, listed, ask)
@@ -106,7 +111,7 @@ class EntryIndex:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
             return self._try(state, listed, ask)
 
-    def _try(self, state: Digest, listed: Sequence[Digest], ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
+    def _try(self, state: Digest, listed: Listed, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
         with self._open() as db:
             self._catch_up(db, state, listed)
             return ask(db)
@@ -120,7 +125,7 @@ class EntryIndex:
         finally:
             db.close()
 
-    def _catch_up(self, db: sqlite3.Connection, state: Digest, listed: Sequence[Digest]) -> None:
+    def _catch_up(self, db: sqlite3.Connection, state: Digest, listed: Listed) -> None:
         """Add what the list has more, drop what it has no more."""
         known = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone()
         if known and db.execute("SELECT list FROM state").fetchone() == (state.hex,):
@@ -128,12 +133,13 @@ class EntryIndex:
         db.executescript(_TABLES)
         db.execute("BEGIN IMMEDIATE")
         held = dict(db.execute("SELECT digest, number FROM entries"))
-        wanted = {digest.hex for digest in listed}
+        every = listed()
+        wanted = {digest.hex for digest in every}
         for name in held.keys() - wanted:
             db.execute("DELETE FROM entries WHERE number = ?", (held[name],))
             db.execute("DELETE FROM words WHERE rowid = ?", (held[name],))
             db.execute("DELETE FROM passages WHERE rowid = ?", (held[name],))
-        for digest in listed:
+        for digest in every:
             found = None if digest.hex in held else self._read(digest)
             if found is not None:
                 address, text = found
@@ -147,5 +153,5 @@ class EntryIndex:
 
 
 def _any_of(chosen: Sequence[str]) -> str:
-    """An FTS5 query. A word is letters and digits and stands in quotes, so that it is nothing but text."""
+    """An FTS5 query. Words are letters and digits and stand in quotes, so that they are nothing but text."""
     return " OR ".join(f'"{word}"' for word in chosen)

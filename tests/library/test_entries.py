@@ -86,7 +86,7 @@ def test_related_entries_come_by_the_words_they_share_and_never_the_problem_itse
 @given(st.text(max_size=60))
 def test_no_text_is_taken_for_a_search_expression(tmp_path_factory: pytest.TempPathFactory, text: str):
     index = EntryIndex(tmp_path_factory.mktemp("index") / "i.sqlite", lambda digest: (NOTHING, f"{text} common"))
-    found = index.search(NOTHING, [sha256(b"one")], f"{text} common", 5)
+    found = index.search(NOTHING, lambda: [sha256(b"one")], f"{text} common", 5)
     assert found == [sha256(b"one")]
 
 

@@ -10,6 +10,7 @@ it says) is passed over with the reason, never an error.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -42,9 +43,13 @@ def route(library: Library, question: str, limit: int) -> list[Candidate]:
         UsageError: `problem.empty`, `problem.size`, `problem.encoding`.
         NotFoundError: `library.unknown`.
     """
+    return list(_routed(library, question, limit))
+
+
+def _routed(library: Library, question: str, limit: int) -> Iterator[Candidate]:
     library.store.shelf.require()
-    found = library.store.route(terms(Problem.of(question).normalised), limit)
-    return [Candidate(stored.digest, stored.passage, score) for stored, score in found]
+    for stored, score in library.store.route(terms(Problem.of(question).normalised), limit):
+        yield Candidate(stored.digest, stored.passage, score)
 
 
 class Question:
@@ -70,13 +75,13 @@ class Question:
 
     def answer(self) -> Asked:
         """Raises as `Library.ask`."""
-        began = time.perf_counter()
-        candidates = route(self._library, self._question, DEPTH)
-        routed = time.perf_counter() - began
         tried: list[Candidate] = []
-        for candidate in candidates:
-            began = time.perf_counter()
+        began, routed = time.perf_counter(), 0.0
+        for candidate in _routed(self._library, self._question, DEPTH):
+            found_at = time.perf_counter()
+            routed += found_at - began
             found = self._graft(candidate.passage)
+            began = time.perf_counter()
             if isinstance(found, str):
                 tried.append(replace(candidate, passed_over=found))
                 continue
@@ -85,14 +90,13 @@ class Question:
             restored, computed = stages.get("restore", 0.0), stages.get("recompute", 0.0)
             seconds = {
                 "route": routed,
-                "verify": time.perf_counter() - began - restored - computed,
+                "verify": began - found_at - restored - computed,
                 "restore": restored,
                 "prefill": computed,
             }
-            every = (*tried, *candidates[len(tried) :])
-            asked = Asked(self._question, every, candidate, seconds=seconds, prompt=prompt)
-            return self._decode(graft, asked)
-        return Asked(self._question, tuple(tried), seconds={"route": routed})
+            every = (*tried, candidate)
+            return self._decode(graft, Asked(self._question, every, candidate, seconds=seconds, prompt=prompt))
+        return Asked(self._question, tuple(tried), seconds={"route": routed + time.perf_counter() - began})
 
     def _graft(self, passage: Passage) -> tuple[Graft, Digest] | str:
         """The passage's state with the question still to compute, and the digest of all tokens; or why not."""

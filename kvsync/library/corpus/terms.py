@@ -1,4 +1,4 @@
-"""The words of a question that tell passages apart.
+"""The words of a question that tell passages apart, and pairs of them that stand together.
 
 Words that hold English questions together tell nothing and are left out, unless there are no others. Words are
 letters and digits; whoever searches puts them in quotes, so that nothing in a question is an operator.
@@ -7,9 +7,10 @@ letters and digits; whoever searches puts them in quotes, so that nothing in a q
 from __future__ import annotations
 
 import unicodedata
+from itertools import pairwise
 from typing import Final
 
-from kvsync.library.index import MAX_WORDS, words
+from kvsync.library.index import MAX_WORDS, sequence, words
 
 FUNCTION_WORDS: Final = frozenset(
     words(
@@ -19,9 +20,20 @@ FUNCTION_WORDS: Final = frozenset(
         "your he her his "
     )
 )
+_BETWEEN: Final = 2
 
 
 def terms(question: str) -> list[str]:
-    """Its different words in their order, in lower case, at most `MAX_WORDS`."""
-    every = words(unicodedata.normalize("NFC", question))
-    return ([word for word in every if word not in FUNCTION_WORDS] or every)[:MAX_WORDS]
+    """Different words in lower case, in their order, and behind them the phrases from each to the next, as asked.
+
+    A phrase holds two telling words and at most `_BETWEEN` others between them: `code of brimouth`. Few passages have
+    it by chance, so that the one which says what was asked comes before those which only speak of the same things.
+    """
+    every = sequence(unicodedata.normalize("NFC", question))
+    telling = [number for number, word in enumerate(every) if word not in FUNCTION_WORDS] or list(range(len(every)))
+    phrases = [
+        " ".join(every[first : second + 1])
+        for first, second in pairwise(telling)
+        if second - first <= _BETWEEN + 1 and every[first] != every[second]
+    ]
+    return list(dict.fromkeys([*[every[number] for number in telling][:MAX_WORDS], *phrases[:MAX_WORDS]]))
