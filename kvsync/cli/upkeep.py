@@ -74,7 +74,8 @@ def gc(
 ) -> Outcome:
     """Remove what nobody needs, and enforce the quota.
 
-    Over the quota, artifacts without a pin and a name go, the least recently used first.
+    Over the quota, artifacts without a pin and a name go: first what was not used for long and takes little
+    time to compute again for the space it takes.
     """
     with run.store() as store:
         report = store.gc(dry_run=dry_run)

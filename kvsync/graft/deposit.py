@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import cast
@@ -17,6 +18,7 @@ from kvsync.errors import NotFoundError, UsageError
 from kvsync.pack import ArtifactReader, ArtifactWriter
 from kvsync.progress import Progress, silent
 from kvsync.store import ComputeDraft, Store, StoredArtifact
+from kvsync.store.worth import whole_cost
 from kvsync_protocol.digest import ArtifactId, Digest, hash_record, sha256
 from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.layout import Layout
@@ -137,8 +139,10 @@ def _compute(
     blocks, context = _restore(draft, engine, layout, ArtifactId(record.digest), store, blocks)
     position = blocks * layout.block_tokens
     writer = ArtifactWriter(draft, layout, next_block=blocks)
+    began = time.monotonic()
     logits = engine.prefill(context, tokens[position:], schedule, sink=writer.write_block, progress=progress)
     writer.write_logits(logits.buffer())
+    cost = whole_cost(time.monotonic() - began, position, len(tokens))
     table = LeafTable.of(draft.leaves)
     leaves = table.encode()
     manifest = Manifest(
@@ -149,7 +153,7 @@ def _compute(
         tree=Tree(table.root, len(table.leaves), table.total_bytes),
         fingerprints=engine.fingerprints,
     )
-    return draft.publish(manifest.seal(signer), manifest, leaves, encode_tokens(tokens))
+    return draft.publish(manifest.seal(signer), manifest, leaves, encode_tokens(tokens), cost_s=cost)
 
 
 def _resume(

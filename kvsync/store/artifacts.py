@@ -4,6 +4,7 @@
                        leaves          the leaf table; its mtime is when the artifact was published
                        tokens          token ids; its mtime is when the artifact was last used
                        extent          which part of it is kept here (extent.py); absent when all of it is
+                       cost            how long computing it took here (worth.py); absent where it was not computed
                        attestations/   what auditors have signed about it (attestations.py); may be absent
 
 Whether anybody here trusts a signature is not asked: that is the reader's policy. Knows no chunks.
@@ -19,7 +20,7 @@ from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.store import locks
 from kvsync.store.extent import MAX_EXTENT_BYTES, Extent
 from kvsync.store.folder import Folder
-from kvsync.store.stored import ATTESTATIONS, ENVELOPE, EXTENT, LEAVES, TOKENS, StoredArtifact
+from kvsync.store.stored import ATTESTATIONS, COST, ENVELOPE, EXTENT, LEAVES, TOKENS, StoredArtifact
 from kvsync.store.temp import TempFiles
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.envelope import Envelope, VerifiedPayload
@@ -29,6 +30,8 @@ from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.limits import MAX_ENVELOPE_BYTES
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.signing import PublicKey
+
+_OWN: Final = (ENVELOPE, LEAVES, TOKENS, EXTENT, COST)
 
 
 class ArtifactFiles:
@@ -158,7 +161,7 @@ class ArtifactFiles:
         """Bytes of its own files and of the attestations; 0 when they are gone."""
         try:
             with self.open(artifact) as folder:
-                found = sum(s.st_size for name in (ENVELOPE, LEAVES, TOKENS, EXTENT) if (s := folder.status(name)))
+                found = sum(s.st_size for name in _OWN if (s := folder.status(name)))
                 if folder.status(ATTESTATIONS) is None:
                     return found
                 with folder.child(ATTESTATIONS) as inner:

@@ -116,8 +116,10 @@ class ComputeDraft:
             raise NotFoundError("store.unknown_chunk", f"chunk {leaf.digest.short} is not here", digest=leaf.digest)
         journal.append(leaf)
 
-    def publish(self, envelope: Envelope, manifest: Manifest, leaves: bytes, tokens: bytes) -> StoredArtifact:
-        """Make the artifact visible and end the draft.
+    def publish(
+        self, envelope: Envelope, manifest: Manifest, leaves: bytes, tokens: bytes, *, cost_s: float | None = None
+    ) -> StoredArtifact:
+        """Make the artifact visible and end the draft; `cost_s` is how long computing all of it takes here.
 
         Raises:
             StoreError: `store.incomplete` when the journal's leaves are not those of `leaves`.
@@ -126,7 +128,7 @@ class ComputeDraft:
         journal = self._open()
         if tuple(journal.leaves) != manifest.check_leaves(leaves).leaves:
             raise StoreError("store.incomplete", "what was computed is not what the leaf table lists")
-        with PullDraft(self._parts, envelope, manifest, leaves, tokens, None, None) as draft:
+        with PullDraft(self._parts, envelope, manifest, leaves, tokens, None, None, cost_s) as draft:
             stored = draft.publish()
         with leases.left_to_reconcile(self.plan), self._parts.index.writing() as db:
             self._parts.temp.discard_tree(self.plan.hex, self._parts.folder(leases.COMPUTE))

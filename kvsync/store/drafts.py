@@ -28,6 +28,7 @@ from kvsync.store.locks import LOCK_NAME, DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.room import open_account
 from kvsync.store.stored import ENVELOPE, LEAVES, TOKENS, StoredArtifact
+from kvsync.store.worth import write_cost
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import IntegrityError
@@ -58,8 +59,11 @@ class PullDraft:
         tokens: bytes,
         positions: Collection[int] | None,
         deadline: float | None,
+        cost_s: float | None = None,
     ) -> None:
         """Check the four against each other, wait for the lock, lease every chunk, reserve those that are wanted.
+
+        `cost_s` is how long computing it took here, where it was computed.
 
         Raises:
             UsageError: `store.envelope` when envelope and manifest are not of one payload; `store.extent` when no
@@ -76,6 +80,7 @@ class PullDraft:
         self.extent = None if positions is None else Extent.of(manifest.layout, positions)
         self._wanted = self._select()
         self._parts, self._envelope, self._manifest = parts, envelope, manifest
+        self._cost = cost_s
         self._landed: dict[Digest, int] = {}
         self._landed_lock = threading.Lock()
         self._ending = threading.Lock()  # a caller that was cancelled leaves while its thread still publishes
@@ -200,6 +205,9 @@ class PullDraft:
             add_chunks(db, parts.chunks.sizes(digests))
             if parts.files.is_sound(self.artifact):
                 parts.files.merge(self._envelope)
+                if self._cost is not None:
+                    with parts.files.open(self.artifact) as folder:
+                        write_cost(parts.temp, folder, self._cost)
                 held = parts.files.extent(self.artifact, self._manifest.layout)
                 if held is not None:
                     parts.files.set_extent(self.artifact, held.merged(self.extent))
@@ -207,6 +215,8 @@ class PullDraft:
             else:
                 parts.files.discard(self.artifact)
                 write_extent(parts.temp, lock.folder, self.extent)
+                if self._cost is not None:
+                    write_cost(parts.temp, lock.folder, self._cost)
                 os.utime(LEAVES, dir_fd=lock.folder.fd, follow_symlinks=False)
                 os.utime(TOKENS, dir_fd=lock.folder.fd, follow_symlinks=False)
                 lock.folder.sync()

@@ -123,6 +123,12 @@ class Extent:
         return {name: _Runs.of([_blocks(self.layout, name, p) for p in self.positions]) for name in groups}
 
 
+def last_position(data: bytes) -> int:
+    """Of what `Extent.encode` has written, without the layout. Raises MalformedError `json.*`, `extent.*`."""
+    fields = strictjson.Fields(strictjson.loads(data, limit=MAX_EXTENT_BYTES, what="the extent"), "extent")
+    return max(fields.integers("positions", 1, MAX_TOKENS, limit=MAX_POSITIONS), default=1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """Disjoint runs of blocks, half-open and ascending."""

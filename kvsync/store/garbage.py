@@ -1,4 +1,4 @@
-"""gc: remove what nobody needs, and under a quota the least recently used of what somebody might.
+"""gc: remove what nobody needs, and under a quota of what somebody might what is worth least (worth.py).
 
     needed:    chunks of artifacts, of live drafts, of drafts left less than `draft_ttl_s` ago
     evictable: artifacts without a pin, a ref or a holder, and only while the store is over its quota
@@ -24,6 +24,7 @@ from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.quota import Usage, over_quota, quota_error, usage
 from kvsync.store.reconcile import reconcile
+from kvsync.store.worth import by_profit
 from kvsync_protocol.digest import ArtifactId, Digest
 
 _log = logging.getLogger(__name__)
@@ -177,10 +178,10 @@ class Collection:
         return evicted
 
     def _candidates(self) -> list[ArtifactId]:
-        """Evictable artifacts, the least recently used last."""
+        """Evictable artifacts, what is worth least last."""
         named = {ref.artifact for ref in self._parts.refs.refs()}
         free = [a for a in records.artifact_ids(self._db) if a not in named and not self._parts.is_pinned(a)]
-        return sorted(free, key=lambda a: (self._parts.files.last_used(a), a), reverse=True)
+        return by_profit(self._db, self._parts.files, free)[::-1]
 
     def _empty_quarantine(self) -> int:
         folder, oldest, found = self._parts.folder("quarantine"), time.time() - self._parts.limits.draft_ttl_s, 0

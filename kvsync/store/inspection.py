@@ -18,10 +18,10 @@ from kvsync.store.folder import Folder
 from kvsync.store.journal import JOURNAL
 from kvsync.store.locks import LOCK_NAME
 from kvsync.store.parts import FOLDERS, INDEX, RESERVE, Parts
-from kvsync.store.stored import ATTESTATIONS, ENVELOPE, EXTENT, LEAVES, TOKENS
+from kvsync.store.stored import ATTESTATIONS, COST, ENVELOPE, EXTENT, LEAVES, TOKENS
 
 _HEX: Final = r"[0-9a-f]{64}"
-_META: Final = f"{_HEX}/({ENVELOPE}|{LEAVES}|{TOKENS}|{EXTENT}|{LOCK_NAME})"
+_META: Final = f"{_HEX}/({ENVELOPE}|{LEAVES}|{TOKENS}|{EXTENT}|{COST}|{LOCK_NAME})"
 _FILES: Final = re.compile(
     rf"{INDEX}(-wal|-shm)?|{RESERVE}|chunks/([0-9a-f]{{2}})/\2[0-9a-f]{{62}}|artifacts/{_META}|partial/{_META}"
     rf"|compute/{_HEX}/({JOURNAL}|{LOCK_NAME})|refs/{_HEX}\.json|pins/{_HEX}|tmp/.+"

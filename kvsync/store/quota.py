@@ -16,8 +16,8 @@ from kvsync.store.chunks import below_floor
 from kvsync.store.folder import Folder
 from kvsync_protocol.limits import MiB
 
-FILES_PER_ARTIFACT: Final = 4
-"""Three files and their folder."""
+FILES_PER_ARTIFACT: Final = 5
+"""Three files, what computing took where it is known, and their folder."""
 FILES_PER_DRAFT: Final = 5
 
 

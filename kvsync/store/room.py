@@ -23,7 +23,7 @@ def open_account(
 ) -> None:
     """Register the draft whose lock the caller holds; arguments as of `leases.register`.
 
-    Over quota, what gc may remove is removed first, least recently used artifacts included; but only
+    Over quota, what gc may remove is removed first, artifacts that are worth least included; but only
     if that makes room enough.
 
     Raises:

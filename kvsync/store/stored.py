@@ -22,6 +22,7 @@ ENVELOPE: Final = "envelope.json"
 LEAVES: Final = "leaves"
 TOKENS: Final = "tokens"
 EXTENT: Final = "extent"
+COST: Final = "cost"
 ATTESTATIONS: Final = "attestations"
 
 

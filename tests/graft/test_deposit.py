@@ -11,6 +11,7 @@ import pytest
 
 from kvsync.errors import EngineError, UsageError
 from kvsync.store import Store, StoredArtifact
+from kvsync.store.worth import read_cost
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.signing import SigningKey
 from tests.graft.bench import BLOCK, Bench, words
@@ -52,6 +53,14 @@ def test_the_same_document_twice_is_computed_once(bench: Bench) -> None:
     again = bench.deposit(words(50), progress=counting, name="team/handbook")
     assert (again.artifact, counting.total) == (first.artifact, 0)
     assert bench.store.resolve("team/handbook") == first.artifact
+
+
+def test_what_a_computation_took_is_kept_for_the_choice_of_what_goes_first(bench: Bench) -> None:
+    whole = bench.deposit(words(50))
+    longer = bench.deposit(words(60))  # goes on from the shared blocks, and would have taken as much again without
+    costs = [read_cost(stored.files, stored.artifact) for stored in (whole, longer)]
+    assert all(cost is not None and cost > 0 for cost in costs)
+    assert bench.store.fsck().clean
 
 
 def test_two_hosts_that_compute_the_same_make_the_same_artifact(bench: Bench, tmp_path: Path) -> None:
