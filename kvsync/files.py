@@ -8,29 +8,51 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from kvsync.errors import NotFoundError, StoreError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def make_private_dir(path: Path) -> Path:
     """Create `path` (and parents) for this user alone, or check that it is so.
 
     Raises:
-        StoreError: `home.unwritable`, `home.lax_mode`.
+        StoreError: `home.unwritable`, `home.lax_mode`, `store.full`.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = path.stat()
     except OSError as error:
+        if error.errno in _FULL:
+            raise write_error(error, path) from error
         raise StoreError(
             "home.unwritable", f"{path} cannot be used: {error.strerror}", hint="check owner and mode"
         ) from error
     if mode.st_uid != os.geteuid() or stat.S_IMODE(mode.st_mode) & 0o077:
         raise StoreError("home.lax_mode", f"{path} is open to other users", hint=f"chmod 700 {path}")
     return path
+
+
+def make_private_file(path: Path) -> os.stat_result:
+    """Make an empty file for this user alone, if there is none; its status.
+
+    It is never opened: closing any descriptor of a file drops all POSIX locks that the process has on it. With those
+    of SQLite gone, the next process that closes the database takes the log away in which this one writes.
+
+    Raises:
+        OSError: also for a link, and for anything else that is no regular file.
+    """
+    with suppress(FileExistsError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        code = errno.ELOOP if stat.S_ISLNK(status.st_mode) else errno.ENXIO
+        raise OSError(code, os.strerror(code), str(path))
+    return status
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
@@ -65,7 +87,7 @@ def replacing(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 def write_error(error: OSError, path: Path) -> StoreError:
     """The error of a failed write as kvsync names it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in _FULL:
         return StoreError(
             "store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk", path=str(path)
         )

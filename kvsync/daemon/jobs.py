@@ -10,7 +10,6 @@ One process at a time opens it: the one that holds the daemon's lock.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ from kvsync.daemon.messages import MAX_RESULT_BYTES, Job, JobId, JobKind, JobSta
 from kvsync.daemon.params import JobParams, parse_params
 from kvsync.errors import NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.failure import Failure
-from kvsync.files import write_error
+from kvsync.files import make_private_file, write_error
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import CodedError, ProtocolError, VersionError
 from kvsync_protocol.limits import MiB
@@ -71,7 +70,7 @@ class JobQueue:
         """Raises StoreError `jobs.damaged`, `store.*`; VersionError `version.jobs`."""
         try:
             # Made here so that nobody else can ever read it: it holds documents.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            make_private_file(path)
         except OSError as error:
             raise write_error(error, path) from error
         queue = cls(sqlite3.connect(path, isolation_level=None, timeout=5.0), path)

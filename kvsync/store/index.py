@@ -13,11 +13,12 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from kvsync.errors import KvsyncError, StoreError, UnavailableError
+from kvsync.files import make_private_file
 from kvsync.store.folder import open_error
 from kvsync_protocol.digest import Digest
 
@@ -80,6 +81,7 @@ class Index:
         for name in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
             if name.is_symlink():
                 raise StoreError("store.symlink", f"{name} is a link", hint="remove it", path=str(name))
+        self._inode = _prepare(path)
         self._writer = self._connect()
         try:
             self._reader = self._connect()
@@ -89,7 +91,6 @@ class Index:
 
     def _connect(self) -> sqlite3.Connection:
         with _named(self.path):
-            self._inode = _prepare(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
@@ -161,9 +162,20 @@ class Index:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
 
+    def empty_log(self) -> None:
+        """Write the log's pages back and cut it, unless somebody reads now: on a full disk its room is wanted."""
+        with self._write_lock, suppress(sqlite3.Error):  # what is not cut now is cut later
+            _busy_timeout(self._writer, 0.1)
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            _busy_timeout(self._writer, BUSY_TIMEOUT_S)
+
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def _busy_timeout(connection: sqlite3.Connection, seconds: float) -> None:
+    connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
 
 
 def _configure(connection: sqlite3.Connection, pragma: str) -> None:
@@ -183,16 +195,12 @@ def _configure(connection: sqlite3.Connection, pragma: str) -> None:
 def _prepare(path: Path) -> int:
     """Make the file if absent, for this user alone; its inode. SQLite gives its side files the same mode."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        status = make_private_file(path)
     except OSError as error:
         raise open_error(error, path) from error
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            raise StoreError("store.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
-        return status.st_ino
-    finally:
-        os.close(descriptor)
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise StoreError("store.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
+    return status.st_ino
 
 
 def create_tables(db: sqlite3.Connection) -> None:

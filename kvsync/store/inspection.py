@@ -11,6 +11,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from kvsync.errors import NotFoundError, StoreError
@@ -98,11 +99,12 @@ def _tighten(folder: Folder, name: str, status: os.stat_result, mode: int) -> bo
     if not stat.S_IMODE(status.st_mode) & 0o077:
         return False
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
+        # By O_PATH, since closing a real descriptor of the index would drop the locks of this process on it.
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd)
     except FileNotFoundError:
         return False
     try:
-        os.fchmod(descriptor, mode)
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
     finally:
         os.close(descriptor)
     return True

@@ -88,10 +88,7 @@ def _open_index(root: Folder) -> Index:
                 raise
             if locks.attempt(root.fd):
                 try:
-                    _log.warning("%s: it is made anew from the files (%s)", error, error.code)
-                    for end in ("", "-wal", "-shm"):
-                        root.unlink(INDEX + end)
-                    return _sound_index(root.path / INDEX)
+                    return _replaced_index(root)
                 finally:
                     locks.wait(root.fd, None, INDEX, shared=True)
             if time.monotonic() > deadline:
@@ -100,6 +97,19 @@ def _open_index(root: Folder) -> Index:
         # of several processes that all want to be alone be so.
         time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
         locks.wait(root.fd, None, INDEX, shared=True)
+
+
+def _replaced_index(root: Folder) -> Index:
+    """The index, made anew by the only process that has the store open, unless another has just done so."""
+    try:
+        return _sound_index(root.path / INDEX)
+    except StoreError as error:
+        if error.code not in _REPLACEABLE:
+            raise
+        _log.warning("%s: it is made anew from the files (%s)", error, error.code)
+    for end in ("", "-wal", "-shm"):
+        root.unlink(INDEX + end)
+    return _sound_index(root.path / INDEX)
 
 
 _REPLACEABLE: Final = ("store.index_damaged", "store.index_version")

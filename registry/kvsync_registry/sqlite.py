@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -274,13 +274,17 @@ def _parts(rows: list[Any]) -> Iterator[list[Any]]:
 
 
 def _make(path: Path) -> None:
-    """The file, if absent, for this user alone; SQLite gives its side files the same mode."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
-            raise UnavailableError("registry.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
-    finally:
-        os.close(descriptor)
+    """The file, if absent, for this user alone; SQLite gives its side files the same mode.
+
+    It is not opened: closing a descriptor of it would drop the locks of every connection that this process has.
+    """
+    with suppress(FileExistsError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UnavailableError("registry.away", f"{path} cannot be used: it is a link, or no file")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise UnavailableError("registry.lax_mode", f"{path} is open to other users", hint=f"chmod 600 {path}")
 
 
 @contextmanager

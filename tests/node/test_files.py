@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kvsync.errors import NotFoundError, StoreError
-from kvsync.files import exclusive, make_private_dir, read_limited, write_atomic
+from kvsync.files import exclusive, make_private_dir, make_private_file, read_limited, write_atomic
 
 
 def test_a_written_file_is_private_and_leaves_no_temporary_behind(tmp_path: Path) -> None:
@@ -23,6 +24,21 @@ def test_a_written_file_is_private_and_leaves_no_temporary_behind(tmp_path: Path
     assert (tmp_path / "note").read_bytes() == b"two"
     assert stat.S_IMODE((tmp_path / "note").stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["note"]
+
+
+def test_a_private_file_is_made_once_and_the_locks_on_it_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    assert stat.S_IMODE(make_private_file(path).st_mode) == 0o600
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        assert make_private_file(path).st_ino == path.stat().st_ino
+        code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        taken = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        assert "BlockingIOError" in taken.stderr
+    (tmp_path / "link").symlink_to(path)
+    for name in ("link", "."):
+        with pytest.raises(OSError, match=r"levels of symbolic links|No such device or address"):
+            make_private_file(tmp_path / name)
 
 
 def test_a_failed_write_keeps_the_old_content_and_names_the_path(tmp_path: Path) -> None:
