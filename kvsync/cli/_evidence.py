@@ -92,14 +92,18 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
     """
     from kvsync.evidence.samples import check_drawn
     from kvsync.files import read_limited
+    from kvsync.library.evaluation.judged import judge_again
     from kvsync_protocol.limits import MAX_RECEIPT_BYTES
     from kvsync_protocol.receipt import Receipt
     from kvsync_protocol.scorers import SCORERS
+    from kvsync_protocol.trial_score import KIND
 
     path = Path(os.path.realpath(name))  # links are followed here: the user named them
     receipt = Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
     if "generator" in receipt.header.run:
         check_drawn(receipt.header.run, receipt.records)
+    if receipt.header.kind == KIND:
+        judge_again(receipt.records)
     return receipt
 
 
@@ -176,9 +180,13 @@ def header_facts(receipt: Receipt) -> Facts:
 
 def summary_view(receipt: Receipt) -> list[str | Table | Facts]:
     """The kind's summary: table and plot for exactness, plain facts for others."""
-    from kvsync_protocol import exactness
+    from kvsync_protocol import exactness, trial_score
 
     summary: dict[str, Any] = dict(receipt.header.summary)
+    if receipt.header.kind == trial_score.KIND:
+        from kvsync.cli._eval import summary_table
+
+        return summary_table(summary)
     if receipt.header.kind != exactness.KIND:
         return [Facts([(name.replace("_", " "), value) for name, value in summary.items()])]
     from kvsync.evidence.plot import TITLE, bars, points

@@ -11,7 +11,7 @@ from kvsync.cli._command import Run
 from kvsync.cli._render import Facts, Outcome, plural
 from kvsync.errors import UsageError
 
-FamilyArgument = Annotated[str, typer.Argument(metavar="FAMILY", help="handbook, procedures or programs.")]
+FamilyArgument = Annotated[str, typer.Argument(metavar="FAMILY", help="handbook, procedures, programs or labels.")]
 
 
 def tasks(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kvsync.cli._command import Run, add_group
+from kvsync.cli._eval import evaluate
 from kvsync.cli._library import LibraryArgument, VerifierOption, entry_json, open_verifier, reverifier
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, DTypeOption, ModelOption, open_engine
 from kvsync.cli._render import Facts, Outcome, Table, plural, seconds, size
@@ -30,7 +31,16 @@ def add_commands(app: typer.Typer) -> None:
         app,
         "library",
         "Verified solutions that answer again.",
-        {"create": create, "ls": ls, "show": show, "add": add, "remove": remove, "sync": sync, "tasks": tasks},
+        {
+            "create": create,
+            "ls": ls,
+            "show": show,
+            "add": add,
+            "remove": remove,
+            "sync": sync,
+            "tasks": tasks,
+            "eval": evaluate,
+        },
     )
 
 

@@ -5,6 +5,7 @@ Own position is the only point at zero; on a logarithmic scale zero is a place o
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -115,8 +116,6 @@ def save_png(found: Sequence[Point], heading: str, path: Path) -> None:
         StoreError: `store.full`, `store.unwritable`.
     """
     check_plotting()
-    import io
-
     from matplotlib.figure import Figure
 
     shown = [point for point in found if point.samples]
@@ -133,6 +132,11 @@ def save_png(found: Sequence[Point], heading: str, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(TITLE)
     axes.set_title(heading)
+    write_png(drawn, path)
+
+
+def write_png(drawn: Any, path: Path) -> None:
+    """Write a matplotlib figure. Raises StoreError `store.full`, `store.unwritable`."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
     write_atomic(path, buffer.getvalue(), mode=0o644)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvsync_protocol import exactness, prereg
+from kvsync_protocol import exactness, prereg, trial_score
 from kvsync_protocol.receipt import Scorer
 
-SCORERS: Final[tuple[Scorer, ...]] = (exactness.SCORER, prereg.PREREG_SCORER, prereg.REPLAY_SCORER)
+SCORERS: Final[tuple[Scorer, ...]] = (
+    exactness.SCORER,
+    prereg.PREREG_SCORER,
+    prereg.REPLAY_SCORER,
+    trial_score.SCORER,
+)
 
 
 def scorer(kind: str) -> Scorer:

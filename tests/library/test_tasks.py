@@ -147,6 +147,7 @@ def test_a_longer_file_begins_with_the_shorter_one_and_another_seed_has_other_pr
 DIGESTS = {
     "handbook": "d9187023561db7e7c18fd30612608b2fc21e5d9a09036c83ec0d085b193496b4",
     "procedures": "0b5397752daa42a694ffb0e62b1e80afa6bd10b9ecdb46e0a945816ea71a875f",
+    "labels": "26bec7d395144b3f2d12bd7e543bc1dc7d6cdbd6a78ba7db83556570ea6cc2db",
     "programs": "487b67548ba7f0871445d950b751d054ffd0c3b0363ad5cfd830e28265a00dd0",
 }
 

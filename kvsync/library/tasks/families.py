@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from kvsync.errors import NotFoundError, UsageError
-from kvsync.library.tasks import handbook, procedures, programs
+from kvsync.library.tasks import handbook, labels, procedures, programs
 from kvsync.library.tasks.task import Task
 
 FAMILIES: Final[dict[str, Callable[[int, int], list[Task]]]] = {
     handbook.NAME: handbook.tasks,
     procedures.NAME: procedures.tasks,
     programs.NAME: programs.tasks,
+    labels.NAME: labels.tasks,
 }
 CORPORA: Final[dict[str, Callable[[int, int], dict[str, str]]]] = {handbook.NAME: handbook.corpus}
 """Families whose answers stand in documents: their names and texts, as a task's `source` names them."""
