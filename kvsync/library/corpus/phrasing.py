@@ -4,10 +4,10 @@
     <empty line>
     …text of the passage…                       an artifact ends here
     <empty line>
-    Question: …                                 computed for each question
+    Question: …                                 computed for each question; under a chat template a turn of the user's
     Answer:
 
-Plain words, whatever chat template the model has: a passage is one artifact for every question. Knows no library.
+A passage is plain text, whatever chat template the model has: one artifact for every question. Knows no library.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kvsync.errors import UsageError
 from kvsync.library.corpus.cutting import cut
 from kvsync.library.corpus.folder import Document
 from kvsync.library.corpus.outline import Outline
+from kvsync.library.wording import Wording
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.passage import MAX_HEADING_BYTES, MAX_TEXT_BYTES, Passage, prompt
 from kvsync_protocol.prefix import tokens_digest
@@ -30,13 +31,17 @@ STOPS: Final = ("\n\n", "\nQuestion:")
 """Texts at which an answer ends, beside the model's own end tokens."""
 UNKNOWN: Final = ArtifactId(Digest(bytes(32)))
 """Stands in a passage whose artifact is not computed yet."""
+_BEFORE: Final = ("Read this.", "I have read it.")
+"""Turns that stand for the passage where a template writes what follows."""
 _QUESTION: Final = "\nQuestion: {}\nAnswer:"
 _MOST_CHARS: Final = 16
 """Characters per token that a passage may have; texts of longer tokens are cut a little shorter than they might."""
 
 
 def question(engine: Engine, text: str) -> list[int]:
-    """What is computed behind a passage."""
+    """What is computed behind a passage: one more turn of a conversation, or plain words without a chat template."""
+    if engine.template is not None:
+        return Wording(engine).follow(*_BEFORE, text)
     return engine.encode(_QUESTION.format(text), continuation=True)
 
 
