@@ -34,6 +34,7 @@ CATALOGUE: Final[Mapping[str, Entry]] = {
     "graft": Entry("graft", "Graft an artifact and continue from it."),
     "library": Entry("library", "Verified solutions that answer again."),
     "solve": Entry("solve", "Answer a problem from a library, or by trying."),
+    "ask": Entry("ask", "Answer a question from documents, and cite the passage."),
     "rm": Entry("upkeep", "Remove an artifact and its names."),
     "pin": Entry("upkeep", "Keep an artifact, whatever quota or `rm` say."),
     "unpin": Entry("upkeep", "Let an artifact be removed again."),

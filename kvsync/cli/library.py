@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kvsync.cli._command import Run, add_group
+from kvsync.cli._corpus import ingest, passage_json, passage_row, passage_view
 from kvsync.cli._eval import evaluate
 from kvsync.cli._library import LibraryArgument, VerifierOption, entry_json, open_verifier, reverifier
 from kvsync.cli._models import DEFAULT_MODEL, DeviceOption, DTypeOption, ModelOption, open_engine
@@ -38,6 +39,7 @@ def add_commands(app: typer.Typer) -> None:
             "add": add,
             "remove": remove,
             "sync": sync,
+            "ingest": ingest,
             "tasks": tasks,
             "eval": evaluate,
         },
@@ -66,15 +68,19 @@ def ls(run: Run) -> Outcome:
 
 
 def show(run: Run, name: LibraryArgument, entry: EntryArgument = None) -> Outcome:
-    """Show a library's entries, or one of them.
+    """Show a library's entries and passages, or one of them.
 
-    An entry without a signer who counts here stands in the list and never answers.
+    One without a signer who counts here stands in the list and never answers.
     """
+    from kvsync.library.entries import StoredEntry, StoredPassage
+
     library = _entries(run, name)
     listed = library.listing()
     if entry is not None:
         found = library.named(entry)
         history = {each.entry: each.history for each in listed.quarantined}.get(found.digest, ())
+        if isinstance(found, StoredPassage):
+            return Outcome(passage_json(found), passage_view(found))
         data = {**entry_json(found), "history": [each.as_json() for each in history]}
         said = found.entry
         facts = Facts(
@@ -92,11 +98,15 @@ def show(run: Run, name: LibraryArgument, entry: EntryArgument = None) -> Outcom
             ]
         )
         return Outcome(data, [facts, "", *said.problem.splitlines(), "", *said.solution.splitlines()])
-    stored = list(library.entries())
+    every = list(library.everything())
+    stored = [each for each in every if isinstance(each, StoredEntry)]
+    passages = [each for each in every if isinstance(each, StoredPassage)]
+    passages.sort(key=lambda each: (each.passage.source, each.passage.start))
     data = {
         "name": library.name,
         "sequence": listed.sequence,
         "entries": [entry_json(each) for each in stored],
+        "passages": [passage_json(each) for each in passages],
         "quarantined": [each.as_json() for each in listed.quarantined],
     }
     rows = [
@@ -107,9 +117,11 @@ def show(run: Run, name: LibraryArgument, entry: EntryArgument = None) -> Outcom
             " ".join(each.entry.problem.split())[:_SHOWN],
         )
         for each in stored
-    ]
+    ] + [passage_row(each) for each in passages]
     apart = [(each.entry.short, "quarantined", "", each.history[-1].reason[:_SHOWN]) for each in listed.quarantined]
-    return Outcome(data, [Table(("ENTRY", "ANSWERS", "TOKENS", "PROBLEM"), [*rows, *apart], frozenset({"TOKENS"}))])
+    return Outcome(
+        data, [Table(("ENTRY", "ANSWERS", "TOKENS", "PROBLEM OR PASSAGE"), [*rows, *apart], frozenset({"TOKENS"}))]
+    )
 
 
 def add(
@@ -163,9 +175,9 @@ def sync(
     dtype: DTypeOption = None,
     device: DeviceOption = "cpu",
 ) -> Outcome:
-    """Take a library's new entries from a peer.
+    """Take a library's new entries and passages from a peer.
 
-    Entries count by the keys that signed them, not by who carries them. What the peer's list has in quarantine
+    They count by the keys that signed them, not by who carries them. What the peer's list has in quarantine
     leaves this library, too.
     """
     import asyncio
@@ -191,6 +203,7 @@ def sync(
         ("taken", len(report.taken)),
         ("offered", report.offered),
         ("quarantined", len(report.quarantined)),
+        ("withdrawn", len(report.withdrawn)),
         ("verified again", report.verified),
         ("moved", size(report.bytes_moved)),
     ]
