@@ -94,6 +94,12 @@ def write_error(error: OSError, path: Path) -> StoreError:
     return StoreError("store.unwritable", f"{path} cannot be written: {error.strerror}", path=str(path))
 
 
+def no_room(path: Path) -> bool:
+    """Whether the disk of `path` is full, in bytes or in files: what SQLite then reports is a plain I/O error."""
+    status = os.statvfs(path.parent)
+    return status.f_bavail * status.f_frsize < 1 << 20 or (status.f_files > 0 and status.f_favail < 4)
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the OS lock of `path`, an empty file, so that read-change-write of its neighbours is one step.

@@ -22,7 +22,7 @@ from kvsync.daemon.messages import MAX_RESULT_BYTES, Job, JobId, JobKind, JobSta
 from kvsync.daemon.params import JobParams, parse_params
 from kvsync.errors import NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.failure import Failure
-from kvsync.files import make_private_file, write_error
+from kvsync.files import make_private_file, no_room, write_error
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import CodedError, ProtocolError, VersionError
 from kvsync_protocol.limits import MiB
@@ -275,7 +275,8 @@ def _now() -> int:
 
 
 def _named(error: sqlite3.DatabaseError, path: Path) -> StoreError:
-    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+    code = error.sqlite_errorcode & 0xFF
+    if code == sqlite3.SQLITE_FULL or (code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and no_room(path)):
         return StoreError("store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk")
     if isinstance(error, sqlite3.OperationalError):
         return StoreError("jobs.unusable", f"{path} cannot be used: {error}", hint="check owner, mode and disk")

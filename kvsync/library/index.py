@@ -109,16 +109,21 @@ class EntryIndex:
                 return []  # the library went away meanwhile
             for end in ("", "-journal"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-            return self._try(state, listed, ask)
+            try:
+                return self._try(state, listed, ask)
+            except sqlite3.OperationalError:  # no room for a file: answer from memory, and make none
+                return self._try(state, listed, ask, ":memory:")
 
-    def _try(self, state: Digest, listed: Listed, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
-        with self._open() as db:
+    def _try(
+        self, state: Digest, listed: Listed, ask: Callable[[sqlite3.Connection], list[T]], path: str = ""
+    ) -> list[T]:
+        with self._open(path or self._path) as db:
             self._catch_up(db, state, listed)
             return ask(db)
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        db = sqlite3.connect(self._path, timeout=30, isolation_level=None)
+    def _open(self, path: Path | str) -> Iterator[sqlite3.Connection]:
+        db = sqlite3.connect(path, timeout=30, isolation_level=None)
         try:
             db.execute("PRAGMA synchronous = OFF")
             yield db

@@ -27,7 +27,7 @@ from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
 from kvsync.store.quarantine import set_aside_chunks
 from kvsync.store.reconcile import rebuild, reconcile
-from kvsync.store.records import remove_artifact, set_meta_bytes
+from kvsync.store.records import artifact_ids, remove_artifact, set_meta_bytes
 from kvsync.store.stored import ATTESTATIONS
 from kvsync_protocol.digest import ArtifactId, Digest, sha256
 from kvsync_protocol.errors import CodedError, ProtocolError
@@ -229,6 +229,7 @@ def _check_index(parts: Parts) -> list[Finding]:
     with parts.spending_reserve(), parts.index.writing() as db:
         reconcile(db, parts, thorough=True)
         _count_all_chunks(db, parts)
+        _measure_all_artifacts(db, parts)
         db.execute("SAVEPOINT comparison")
         before = snapshot(db)
         rebuild(db, parts)
@@ -266,6 +267,12 @@ def _differing(before: Snapshot, after: Snapshot, parts: Parts) -> list[str]:
 
 
 _OF_DRAFTS: Final = ("drafts", "leases")
+
+
+def _measure_all_artifacts(db: sqlite3.Connection, parts: Parts) -> None:
+    """A file that found room on a full disk when its count found none, or a kill between the two, is no finding."""
+    for artifact in artifact_ids(db):
+        set_meta_bytes(db, artifact, parts.files.meta_bytes(artifact))
 
 
 def _count_all_chunks(db: sqlite3.Connection, parts: Parts) -> None:

@@ -7,7 +7,6 @@ under which files are published and deleted. Knows tables, not files.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import stat
 import threading
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kvsync.errors import KvsyncError, StoreError, UnavailableError
-from kvsync.files import make_private_file
+from kvsync.files import make_private_file, no_room
 from kvsync.store.folder import open_error
 from kvsync_protocol.digest import Digest
 
@@ -270,8 +269,6 @@ def _translate(error: sqlite3.Error, path: Path) -> KvsyncError:
         return UnavailableError("store.busy", "another process keeps the index busy", hint="try again later")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path)
-    status = os.statvfs(path.parent)
-    # SQLite reports a write that found no room in its side files as a plain I/O error.
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and status.f_bavail * status.f_frsize < 2**20):
+    if code == sqlite3.SQLITE_FULL or (code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and no_room(path)):
         return StoreError("store.full", f"no space left for {path}", hint="kvsync gc, kvsync rm, or a larger disk")
     return StoreError("store.index_failed", f"{path}: {error}", sqlite=getattr(error, "sqlite_errorname", ""))

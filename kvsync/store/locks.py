@@ -9,9 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from typing import Final
 
-from kvsync.errors import NotFoundError, UnavailableError
+from kvsync.errors import NotFoundError, StoreError, UnavailableError
 from kvsync.store.folder import Folder
 
 LOCK_NAME: Final = "lock"
@@ -69,8 +70,16 @@ class DraftLock:
 
     @classmethod
     def attempt(cls, parent: Folder, name: str) -> DraftLock | None:
-        """The lock of an existing directory, or None when somebody holds it or it is gone."""
-        held = cls._open(parent, name, create=False)
+        """The lock of an existing directory, or None when somebody holds it or it is gone.
+
+        None as well for one that a killed process left without its lock's file, while there is no room for that.
+        """
+        try:
+            held = cls._open(parent, name, create=False)
+        except StoreError as error:
+            if error.code != "store.full":
+                raise
+            return None
         if held is None:
             return None
         if attempt(held._fd) and held._current(parent, name):
@@ -91,6 +100,9 @@ class DraftLock:
             return None
         except BaseException:
             folder.close()
+            if create:
+                with suppress(OSError):  # not empty: somebody's draft
+                    os.rmdir(name, dir_fd=parent.fd)
             raise
 
     def _current(self, parent: Folder, name: str) -> bool:

@@ -102,6 +102,8 @@ class Parts:
         try:
             yield
         finally:
+            if self.root.free_bytes() < RESERVE_BYTES:
+                self.index.empty_log()  # it lies where the reserve was, and the next one needs that again
             if self.root.status(RESERVE) is None:
                 take_reserve(self.root)
 

@@ -6,6 +6,7 @@ so that no power cut takes back the sequence number of a ref.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -294,10 +295,20 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (
+            code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
+        ):
             raise FullError("registry.disk", f"no space left for {path}") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise UnavailableError("registry.busy", "the registry is busy", hint="try again later") from error
         raise UnavailableError("registry.away", f"{path} cannot be used: {error}") from error
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError("registry.disk", f"no space left for {path}") from error
         raise UnavailableError("registry.away", f"{path} cannot be used: {error.strerror}") from error
+
+
+def _is_full(path: Path) -> bool:
+    """In bytes or in files: what SQLite then reports is a plain I/O error."""
+    status = os.statvfs(path.parent)
+    return status.f_bavail * status.f_frsize < 1 << 20 or (status.f_files > 0 and status.f_favail < 4)
