@@ -10,6 +10,7 @@
 <home>/registries.json  registries to use beside this node's own
 <home>/follows.json     names that are kept in step with other nodes
 <home>/offered.json     models with which others may have this node compute
+<home>/costs.json       how long computing and restoring have taken on this host
 <home>/registry.sqlite  what this node's own registry was told
 <home>/store/           artifacts and chunks
 <home>/libraries/       lists and entries of libraries
@@ -123,6 +124,11 @@ class Home:
         return self.root / "offered.json"
 
     @property
+    def costs_file(self) -> Path:
+        """How long computing and restoring have taken on this host."""
+        return self.root / "costs.json"
+
+    @property
     def blame_dir(self) -> Path:
         """Signed records of chunks that came wrong."""
         return self.root / "blame"
@@ -223,6 +229,8 @@ class Settings:
     """Distinct trusted signers that must vouch for every block of what is taken from a peer."""
     require_audited_percent: int = 0
     """Part of the blocks that trusted auditors must have recomputed with equal bytes."""
+    graft_when: str = "auto"
+    """`auto` computes what would take longer to restore than to compute, `always` grafts, `never` does not."""
     verified_bytes: int = 0
     """Memory in which a `Client` keeps verified chunks, sealed, so that its next graft need not hash them again."""
     lan_discovery: bool = False
@@ -243,6 +251,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.accept not in ("equal", "canary"):
             raise UsageError("config.value", f"accept = {self.accept!r} is unknown", hint='use "equal" or "canary"')
+        if self.graft_when not in ("auto", "always", "never"):
+            raise UsageError(
+                "config.value",
+                f"graft_when = {self.graft_when!r} is unknown",
+                hint='use "auto", "always" or "never"',
+            )
         if self.encoding not in ("identity", "zstd", "planes", "auto"):
             raise UsageError(
                 "config.value",

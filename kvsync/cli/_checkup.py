@@ -62,6 +62,7 @@ def checkup(run: Run, model: str | None, progress: Progress) -> list[Check]:
         ("registries", lambda: _registries(run)),
         ("engine", _engine),
         ("models", _models),
+        ("costs", lambda: _costs(run)),
         ("determinism", lambda: _determinism(run, model)),
     ]
     found = []
@@ -187,6 +188,21 @@ def _models() -> tuple[str, str, str]:
     if not fetched:
         return NOTE, "none fetched", "kvsync model fetch smollm2-135m"
     return OK, ", ".join(fetched), ""
+
+
+def _costs(run: Run) -> tuple[str, str, str]:
+    """What decides whether a stored prefix is restored or computed again."""
+    from kvsync.graft.costs import Costs
+
+    when, costs = run.settings().graft_when, Costs(run.home)
+    found = costs.latest()
+    if found is None:
+        return OK, f"graft_when = {when}, nothing measured yet: grafts are made", ""
+    speeds = [
+        f"{found.tokens_per_s:.0f} tokens/s computed" if found.prefilled else "no computation measured",
+        f"{size(int(found.bytes_per_s))}/s restored" if found.restored else "no graft measured",
+    ]
+    return OK, f"graft_when = {when}, of {plural(costs.measured(), 'model')}, the last: {', '.join(speeds)}", ""
 
 
 def _determinism(run: Run, model: str | None) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsync.cli._command import Run, command
-from kvsync.cli._render import Facts, Outcome, Table, moment, plural, size
+from kvsync.cli._render import Facts, Outcome, Table, moment, plural, seconds, size
 from kvsync_protocol.layout import AnyGroup, StateGroup
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         stored = store.artifact(store.resolve(artifact))
         names = _names(store).get(str(stored.artifact), [])
         audits = _audits(run, store, stored)
+    cost = _cost(run, stored)
     signers = _signers(run, stored)
     manifest, layout = stored.manifest, stored.manifest.layout
     boundaries = [cut for cut in manifest.schedule.boundaries if cut < layout.tokens]
@@ -97,6 +98,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         *_kept(stored),
         ("merkle root", manifest.tree.root),
         ("audited", audits.pop("shown")),
+        ("a graft of it here", cost.pop("shown")),
     ]
     groups = [_group_row(group) for group in layout.groups]
     data: dict[str, object] = {
@@ -124,6 +126,7 @@ def show(run: Run, artifact: ArtifactArgument) -> Outcome:
         "numerics": _fingerprint(manifest.fingerprints.numerics),
         "signers": signers,
         "audits": audits,
+        **cost,
     }
     view = [
         Facts(facts),
@@ -178,6 +181,19 @@ def _kept(stored: StoredArtifact) -> list[tuple[str, object]]:
         return []
     places = ", ".join(map(str, stored.extent.positions))
     return [("kept here", f"{size(stored.bytes)}, for grafts at token {places}")]
+
+
+def _cost(run: Run, stored: StoredArtifact) -> dict[str, object]:
+    """What restoring what is kept, and computing it again, will take on this host; `shown` is for people."""
+    from kvsync.graft.costs import Costs
+    from kvsync.graft.decision import predicted
+
+    cost, tokens = Costs(run.home).lately(stored.manifest.fingerprints), stored.manifest.layout.tokens
+    if cost is None:
+        return {"shown": "not measured lately", **predicted(None, None)}
+    restore_s, prefill_s = cost.restore_s(stored.bytes), cost.prefill_s(0, tokens)
+    shown = f"restoring {seconds(restore_s)}, computing {seconds(prefill_s)} as predicted"
+    return {"shown": shown, **predicted(restore_s, prefill_s)}
 
 
 def _audits(run: Run, store: Store, stored: StoredArtifact) -> dict[str, object]:

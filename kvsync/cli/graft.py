@@ -15,6 +15,7 @@ from kvsync.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsync.graft import GraftReport
+    from kvsync.graft.decision import Decision
 
 DEFAULT_STEPS = 32
 
@@ -43,7 +44,8 @@ def graft(
     """Graft an artifact and continue from it.
 
     Every check runs before a byte reaches the model's cache. The continuation is greedy. A graft that is
-    refused ends with the refusal's exit status and has touched nothing.
+    refused ends with the refusal's exit status and has touched nothing. With --doc, what would take longer to
+    restore than to compute is computed (setting graft_when); an artifact that is named is grafted.
     """
     from kvsync.graft.client import Client
 
@@ -82,12 +84,21 @@ def _unreached(report: GraftReport) -> str:
     return f" of {report.tokens_shared} shared" if report.tokens_shared > report.tokens_grafted else ""
 
 
+def decision_words(decision: Decision) -> str:
+    """`graft, faster than computing: 0.2 s against 22.5 s`."""
+    told = f"{decision.choice}, {decision.why}"
+    if decision.restore_s is None or decision.prefill_s is None:
+        return told
+    return f"{told}: restoring {seconds(decision.restore_s)}, computing {seconds(decision.prefill_s)} as predicted"
+
+
 def _facts(report: GraftReport, first: float) -> Facts:
     stages = ", ".join(f"{stage} {seconds(value)}" for stage, value in report.seconds.items())
     return Facts(
         [
-            ("artifact", report.artifact),
+            ("artifact", report.artifact or "-"),
             ("mode", report.mode),
+            ("decision", decision_words(report.decision)),
             ("tokens grafted", f"{report.tokens_grafted}{_unreached(report)}"),
             ("tokens recomputed", report.tokens_recomputed),
             ("read and verified", f"{plural(report.chunks, 'chunk')}, {size(report.bytes)}"),

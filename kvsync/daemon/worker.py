@@ -150,6 +150,7 @@ class Worker:
             return Failed(order.job, Failure.of(unexpected))
 
     def _compute(self, job: JobId, params: ComputeParams) -> dict[str, object]:
+        from kvsync.graft.costs import Costs
         from kvsync.graft.deposit import deposit
         from kvsync.store import Store, StoreLimits
 
@@ -161,7 +162,7 @@ class Worker:
         tokens = engine.encode(params.text) if params.text is not None else list(params.tokens or ())
         if params.asked is not None:
             params.asked.check(engine.fingerprints, len(tokens))
-        started = time.monotonic()
+        started, costs = time.monotonic(), Costs(self._home)
         with Store.open(self._home.store_dir, StoreLimits.of(self._settings)) as store:
             stored = deposit(
                 store,
@@ -173,7 +174,9 @@ class Worker:
                 boundaries=params.boundaries,
                 name=params.name,
                 progress=progress,
+                costs=costs,
             )
+        costs.save()
         return {
             "artifact": str(stored.artifact),
             "name": params.name,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from kvsync.config import Home, Settings
 from kvsync.engines import as_engine
 from kvsync.engines.engine import Engine
+from kvsync.graft.costs import Costs
+from kvsync.graft.decision import ALWAYS, NEVER
 from kvsync.graft.deposit import deposit, set_name
 from kvsync.graft.graft import Graft, graft, lookup
 from kvsync.graft.match import Match
@@ -50,6 +52,7 @@ class Client:
         self._trust = TrustList(self.home, self._keys.signer.public)
         self.store = Store.open(self.home.store_dir, StoreLimits.of(self.settings))
         self._verified = VerifiedChunks(self.settings.verified_bytes)
+        self._costs = Costs(self.home)
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +63,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        self._costs.save()
         self._verified.close()
         self.store.close()
 
@@ -99,6 +103,7 @@ class Client:
             boundaries=boundaries,
             name=name,
             progress=progress,
+            costs=self._costs,
         )
 
     def lookup(self, tokens: Tokens, *, model: Any) -> Match | None:
@@ -119,6 +124,9 @@ class Client:
     ) -> Graft:
         """Graft the longest verified prefix of `tokens`; see `kvsync.graft.graft.graft`.
 
+        Under the setting `graft_when = "auto"` a prefix is computed again where that has proved faster on this host;
+        an `artifact` that is named is grafted.
+
         Raises:
             NotFoundError: `store.unknown_artifact` for a name or id that is not here.
             EngineError: the model cannot be restored exactly.
@@ -126,6 +134,8 @@ class Client:
         wanted = self.store.resolve(artifact) if isinstance(artifact, str) else artifact
         if wanted is not None:
             self.store.artifact(wanted)
+        named = wanted is not None and self.settings.graft_when != NEVER
+        when = ALWAYS if named else self.settings.graft_when
         return graft(
             self.store,
             self._trust.keys(),
@@ -136,6 +146,8 @@ class Client:
             template=template,
             recompute=recompute,
             verified=self._verified,
+            when=when,
+            costs=self._costs,
         )
 
     def pull(

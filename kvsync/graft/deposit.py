@@ -15,6 +15,7 @@ from typing import cast
 
 from kvsync.engines.engine import Context, Engine
 from kvsync.errors import NotFoundError, UsageError
+from kvsync.graft.costs import Costs
 from kvsync.pack import ArtifactReader, ArtifactWriter
 from kvsync.progress import Progress, silent
 from kvsync.store import ComputeDraft, Store, StoredArtifact
@@ -43,6 +44,7 @@ def deposit(
     boundaries: Sequence[int] = (),
     name: str | None = None,
     progress: Progress = silent,
+    costs: Costs | None = None,
 ) -> StoredArtifact:
     """Compute, sign and store the artifact of `tokens`; one that is already here is only named.
 
@@ -53,6 +55,7 @@ def deposit(
         template: digest of the chat template that shaped the text, if one did.
         boundaries: earlier cuts, where these tokens extend another artifact's.
         name: a ref to point at the artifact.
+        costs: where it is noted how long the computation took.
 
     Raises:
         UsageError: `deposit.empty`, `deposit.boundary`.
@@ -69,7 +72,7 @@ def deposit(
     stored = _already(store, engine, signer, tokens, record, schedule)
     if stored is None:
         with store.compute_draft(_plan(engine, record, schedule), expected_bytes=layout.total_bytes) as draft:
-            stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress)
+            stored = _compute(store, draft, engine, signer, tokens, record, schedule, layout, progress, costs)
         _compare(store, stored)
     if name is not None:
         set_name(store, signer, name, stored.artifact)
@@ -134,6 +137,7 @@ def _compute(
     schedule: Schedule,
     layout: Layout,
     progress: Progress,
+    costs: Costs | None,
 ) -> StoredArtifact:
     blocks = _resume(store, draft, engine, signer, tokens, schedule, layout)
     blocks, context = _restore(draft, engine, layout, ArtifactId(record.digest), store, blocks)
@@ -143,6 +147,8 @@ def _compute(
     logits = engine.prefill(context, tokens[position:], schedule, sink=writer.write_block, progress=progress)
     writer.write_logits(logits.buffer())
     cost = whole_cost(time.monotonic() - began, position, len(tokens))
+    if costs is not None:
+        costs.prefilled(engine.fingerprints, position, len(tokens), time.monotonic() - began)
     table = LeafTable.of(draft.leaves)
     leaves = table.encode()
     manifest = Manifest(

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvsync.engines.engine import Context, Engine, Logits
 from kvsync.errors import EngineError, NotFoundError, UsageError
+from kvsync.graft.costs import Costs
+from kvsync.graft.decision import ALWAYS, NOTHING, RECOMPUTE, Decision, decide
 from kvsync.graft.match import Match, best_matches, match_artifact
 from kvsync.graft.report import MISS, WHOLE, GraftReport, Refusal
 from kvsync.pack import ArtifactReader, VerifiedChunks
@@ -89,6 +91,7 @@ class _Record:
     seconds: dict[str, float] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
     tolerated: list[Difference] = field(default_factory=list)
+    costs: Costs | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -122,6 +125,8 @@ def graft(
     advance: bool = True,
     recompute: bool = False,
     verified: VerifiedChunks | None = None,
+    when: str = ALWAYS,
+    costs: Costs | None = None,
 ) -> Graft:
     """Graft the longest verified prefix of `tokens`, or the given artifact's.
 
@@ -133,9 +138,12 @@ def graft(
             call, as `generate` makes it. Without it `next_tokens` may cross cuts and are for `Engine.extend`.
         recompute: advance after a refusal or a miss as well, from an empty cache.
         verified: chunks that this process has hashed before, which need no second hash.
+        when: "auto" computes again what would take longer to restore, "never" everything.
+        costs: what "auto" decides by, and where this graft is noted.
 
     Returns:
-        A graft; after a refusal its report says why and its cache is fresh and empty.
+        A graft; after a refusal its report says why and its cache is fresh and empty. After a decision to compute
+        again it is as after a miss, `advance` included, and the reference is the same: the caller's own cuts.
 
     Raises:
         UsageError: `graft.empty`.
@@ -143,7 +151,7 @@ def graft(
     """
     if not tokens:
         raise UsageError("graft.empty", "there are no tokens to graft for")
-    record = _Record()
+    record = _Record(costs=costs)
     refusal: Refusal | None = None
     with record.stage("lookup"):
         candidates = _candidates(store, engine, tokens, artifact, accept)
@@ -151,7 +159,7 @@ def graft(
         try:
             with store.hold(candidate) as stored:
                 return _place(
-                    store, stored, trusted, engine, tokens, accept, template, record, verified, advance=advance
+                    store, stored, trusted, engine, tokens, accept, template, record, verified, when, advance=advance
                 )
         except EngineError:
             raise
@@ -162,7 +170,7 @@ def graft(
     if refusal is None:
         miss = "no artifact of this model and arithmetic that is stored here begins like these tokens"
         refusal = Refusal.of(NotFoundError("graft.miss", miss, hint="kvsync pull, or kvsync compute"))
-    return _nothing(engine, tokens, record, refusal, recompute=recompute)
+    return _nothing(engine, tokens, record, refusal, NOTHING, recompute=recompute)
 
 
 def lookup(
@@ -202,6 +210,7 @@ def _place(
     template: Digest | None,
     record: _Record,
     verified: VerifiedChunks | None,
+    when: str,
     *,
     advance: bool,
 ) -> Graft:
@@ -210,14 +219,21 @@ def _place(
     match = checked.match
     whole = match.mode == WHOLE
     schedule = checked.schedule if whole else engine.schedule
+    ended = whole and match.position == len(tokens)
+    spans = list(checked.layout.chunks_for_graft(match.position, logits=ended))
+    size = sum(span.size for span in spans)
+    decision = decide(when, record.costs, engine.fingerprints, match.position, size)
+    if decision.choice == RECOMPUTE:
+        return _nothing(engine, tokens, record, None, decision, recompute=advance)
     reader = ArtifactReader(store, match.artifact, checked.layout, checked.leaves, verified=verified)
     with record.stage("restore"):
-        final = engine.logits(reader) if whole and match.position == len(tokens) else None
+        final = engine.logits(reader) if ended else None
         context = engine.restore(reader, match.position)
         record.checks += ["chunks", "positions"]
+    if record.costs is not None and not reader.bytes_verified_before:
+        record.costs.restored(engine.fingerprints, size, record.seconds["restore"])
     if advance:
         _advance(engine, context, tokens, schedule, record)
-    spans = list(checked.layout.chunks_for_graft(match.position, logits=final is not None))
     report = GraftReport(
         mode=match.mode,
         tokens_grafted=match.position,
@@ -225,11 +241,12 @@ def _place(
         tokens_recomputed=len(tokens) - match.position,
         artifact=match.artifact,
         chunks=len(spans),
-        bytes=sum(span.size for span in spans),
+        bytes=size,
         bytes_verified_before=reader.bytes_verified_before,
         seconds=record.seconds,
         checks=tuple(record.checks),
         tolerated=tuple(record.tolerated),
+        decision=decision,
     )
     return Graft(context, report, tuple(tokens[context.position :]), schedule, final)
 
@@ -280,13 +297,26 @@ def _advance(engine: Engine, context: Context, tokens: Sequence[int], schedule: 
     """Compute up to the last cut inside `tokens`; what is left is one canonical call."""
     segments = list(schedule.segments(context.position, len(tokens)))
     if len(segments) > 1:
+        start, stop = context.position, segments[-1][0]
         with record.stage("recompute"):
-            engine.prefill(context, tokens[context.position : segments[-1][0]], schedule)
+            engine.prefill(context, tokens[start:stop], schedule)
+        if record.costs is not None:
+            record.costs.prefilled(engine.fingerprints, start, stop, record.seconds["recompute"])
 
 
-def _nothing(engine: Engine, tokens: Sequence[int], record: _Record, refusal: Refusal, *, recompute: bool) -> Graft:
+def _nothing(
+    engine: Engine,
+    tokens: Sequence[int],
+    record: _Record,
+    refusal: Refusal | None,
+    decision: Decision,
+    *,
+    recompute: bool,
+) -> Graft:
     context = engine.new_context()
     if recompute:
         _advance(engine, context, tokens, engine.schedule, record)
-    report = GraftReport(MISS, tokens_recomputed=len(tokens), seconds=record.seconds, refused=refusal)
+    report = GraftReport(
+        MISS, tokens_recomputed=len(tokens), seconds=record.seconds, refused=refusal, decision=decision
+    )
     return Graft(context, report, tuple(tokens[context.position :]), engine.schedule)

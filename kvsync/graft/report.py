@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvsync.graft.decision import NOTHING, Decision
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.fingerprint import Difference
@@ -39,6 +40,8 @@ class GraftReport:
     that passed, in order. `tolerated` names numerics fields that differed while the canary agreed.
     `bytes_verified_before` of the bytes came out of sealed memory, hashed earlier in this process.
     `tokens_shared` in full blocks are more than `tokens_grafted` where recurrent layers had no snapshot.
+    `decision` says whether what was found was restored or is computed again because that is faster here; nothing is
+    refused then, and all tokens are still to be computed.
     """
 
     mode: str
@@ -53,6 +56,7 @@ class GraftReport:
     checks: tuple[str, ...] = ()
     tolerated: tuple[Difference, ...] = ()
     refused: Refusal | None = None
+    decision: Decision = NOTHING
 
     def as_dict(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -68,5 +72,6 @@ class GraftReport:
             "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
             "checks": list(self.checks),
             "tolerated": [difference.field for difference in self.tolerated],
+            **self.decision.as_dict(),
             "refused": None if self.refused is None else self.refused.as_dict(),
         }
