@@ -25,7 +25,8 @@ class BlockSink(Protocol):
 
     States of recurrent layers, `(layer, name)`, come with every block, as they were at its end.
     A block comes as soon as its last token is computed; the last one may be partial. The bytes belong to the
-    receiver: the engine never writes to them again.
+    receiver: the engine never writes to them again. It may be called on another thread, one call at a time, while the
+    next block is computed; `prefill` returns when the last call has.
     """
 
     def __call__(self, block: int, tensors: Mapping[tuple[int, str], memoryview]) -> None: ...
@@ -177,6 +178,8 @@ class Engine(Protocol):
         progress: Progress = silent,
     ) -> Logits:
         """Compute `tokens` behind what the context holds, one call per segment; logits of the last, `[1, vocab]`.
+
+        With a sink, `progress` tells of the tokens whose blocks it has taken.
 
         Raises:
             EngineError: `engine.capture` when a sink is given and the start lies inside a block of which a

@@ -4,8 +4,8 @@
     blocks    |  0   |   1   |      2      |  …
 
 Keys and values are recorded at the door of the cache (after RoPE, before any window drops them), so it does not
-matter how much a layer keeps. The states of recurrent layers are copied from the cache at each block's end. Only
-one block is held at a time.
+matter how much a layer keeps. The states of recurrent layers are copied from the cache at each block's end. What
+copies a block from a device is begun here and awaited where the block is delivered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
-from kvsync.engines.engine import BlockSink
+from kvsync.engines.delivery import Delivery, Tensors
 from kvsync.engines.transformers import recurrent
 from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes
 from kvsync.engines.transformers.slots import Slot, attention_slots, state_slots
@@ -48,18 +48,18 @@ class BlockAssembler:
     Args:
         slots: what the layers of `cache` keep.
         start: tokens in `cache` already; when that is inside a block, the block's beginning is taken from there.
-        sink: receives the blocks.
+        delivery: receives the blocks.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], block_tokens: int, start: int, cache: DynamicCache, sink: BlockSink
+        self, slots: Sequence[Slot], block_tokens: int, start: int, cache: DynamicCache, delivery: Delivery
     ) -> None:
         self._attention = {slot.layer: (number, slot) for number, slot in attention_slots(slots)}
         self._states = list(state_slots(slots))
         self._cache = cache
         self._block_tokens = block_tokens
         self._position = start
-        self._sink = sink
+        self._delivery = delivery
         self._parts: dict[tuple[int, str], list[torch.Tensor]] = {
             (number, part): [] for number, slot in self._attention.values() for part, _ in slot.parts()
         }
@@ -97,6 +97,7 @@ class BlockAssembler:
 
         Raises:
             EngineError: `engine.capture` when a layer did not hand over exactly the tokens of the call.
+            What the sink of an earlier block has raised.
         """
         new = stop - self._position
         for layer, (number, slot) in self._attention.items():
@@ -117,7 +118,7 @@ class BlockAssembler:
             del tensors
             for parts in self._parts.values():
                 parts.clear()
-            self._sink(block, {place: as_bytes(tensor) for place, tensor in host.items()})
+            self._delivery.put(block, stop, host)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -125,14 +126,25 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1).contiguous()
 
 
-def _to_host(tensors: dict[tuple[int, str], torch.Tensor]) -> dict[tuple[int, str], torch.Tensor]:
-    """Copies in host memory, complete before this returns: an unfinished stream would hand over old bytes."""
+def _to_host(tensors: dict[tuple[int, str], torch.Tensor]) -> Callable[[], Tensors]:
+    """Begin copies in host memory; what is returned waits for them, since an unfinished one would give old bytes."""
     device = next(iter(tensors.values())).device
     if device.type == "cpu":
-        return tensors
-    found = {}
-    for slot, tensor in tensors.items():
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-        found[slot] = host.copy_(tensor, non_blocking=True)
-    torch.cuda.synchronize(device)
-    return found
+        return lambda: _bytes(tensors)
+    host = {}
+    with torch.cuda.device(device):
+        for slot, tensor in tensors.items():
+            pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+            host[slot] = pinned.copy_(tensor, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+
+    def final() -> Tensors:
+        copied.synchronize()
+        return _bytes(host)
+
+    return final
+
+
+def _bytes(tensors: dict[tuple[int, str], torch.Tensor]) -> Tensors:
+    return {place: as_bytes(tensor) for place, tensor in tensors.items()}

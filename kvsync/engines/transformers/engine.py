@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from kvsync.engines.canary import cached_canary, run_canary
+from kvsync.engines.delivery import Delivery
 from kvsync.engines.engine import BlockSink, Context, Logits
 from kvsync.engines.transformers import recurrent
 from kvsync.engines.transformers.capture import BlockAssembler, CapturingCache
@@ -142,20 +143,35 @@ class TransformersEngine:
         progress: Progress = silent,
     ) -> Logits:
         with self._running(context, tokens, schedule) as (cache, start):
-            stop = start + len(tokens)
-            assembler = None
-            target = cache
-            if sink is not None:
-                slots = self._loaded.shape.slots
-                assembler = BlockAssembler(slots, schedule.block_tokens, start, cache, sink)
-                target = CapturingCache(cache, assembler.record)
-            last = torch.empty(0, device="cpu")
-            for begin, end in schedule.segments(start, stop):
-                last = self._forward(target, tokens[begin - start : end - start], keep=1)
-                if assembler is not None:
-                    assembler.advance(end, final=end == stop)
-                progress("prefill", end - start, len(tokens), "tokens")
-            return TensorLogits(last.cpu().contiguous())
+            if sink is None:
+                return self._segments(cache, start, tokens, schedule, None, progress)
+            with Delivery(sink) as delivery:
+                logits = self._segments(cache, start, tokens, schedule, delivery, progress)
+            progress("prefill", len(tokens), len(tokens), "tokens")
+            return logits
+
+    def _segments(
+        self,
+        cache: Any,
+        start: int,
+        tokens: Sequence[int],
+        schedule: Schedule,
+        delivery: Delivery | None,
+        progress: Progress,
+    ) -> Logits:
+        stop, assembler, target = start + len(tokens), None, cache
+        if delivery is not None:
+            assembler = BlockAssembler(self._loaded.shape.slots, schedule.block_tokens, start, cache, delivery)
+            target = CapturingCache(cache, assembler.record)
+        last = torch.empty(0, device="cpu")
+        for begin, end in schedule.segments(start, stop):
+            last = self._forward(target, tokens[begin - start : end - start], keep=1)
+            done = end
+            if delivery is not None and assembler is not None:
+                assembler.advance(end, final=end == stop)
+                done = max(start, delivery.reached)
+            progress("prefill", done - start, len(tokens), "tokens")
+        return TensorLogits(last.cpu().contiguous())
 
     def extend(self, context: Context, tokens: Sequence[int], schedule: Schedule) -> Logits:
         with self._running(context, tokens, schedule) as (cache, start):
