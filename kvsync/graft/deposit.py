@@ -1,7 +1,8 @@
 """Compute a token sequence once and store its KV state as a signed artifact.
 
-A block is made durable while the next ones are computed, two behind at most, and progress tells of durable ones: a killed
-deposit resumes at the last stored block. Blocks that this node has computed before, for a document with the same beginning, are not computed again.
+A block is made durable while the next ones are computed, two behind at most, and progress tells of durable ones: a
+killed deposit resumes at the last stored block. Blocks that this node has computed before, for a document with the
+same beginning, are not computed again.
 """
 
 from __future__ import annotations
