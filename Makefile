@@ -32,7 +32,7 @@ demo: model
 # Tests run several processes with a model each; threads that spin at barriers would slow all of them.
 test: export OMP_WAIT_POLICY = PASSIVE
 test: model
-	@bash .ci/postgresql
+	@bash .ci/packages
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: vectors
