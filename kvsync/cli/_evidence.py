@@ -16,6 +16,7 @@ from kvsync.cli._render import Facts, Table, moment
 if TYPE_CHECKING:
     from kvsync.cli._command import Run
     from kvsync.evidence.configuration import Configuration
+    from kvsync.library.evaluation.judged import Judged
     from kvsync_protocol.receipt import Receipt
     from kvsync_protocol.signing import PublicKey
 
@@ -88,23 +89,28 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
 
     Raises:
         NotFoundError: `file.missing`; StoreError: `file.*`.
-        ProtocolError: as `Receipt.parse` and `check_drawn`.
+        ProtocolError: as `Receipt.parse`, `check_drawn` and `judge_again`.
     """
     from kvsync.evidence.samples import check_drawn
     from kvsync.files import read_limited
-    from kvsync.library.evaluation.judged import judge_again
     from kvsync_protocol.limits import MAX_RECEIPT_BYTES
     from kvsync_protocol.receipt import Receipt
     from kvsync_protocol.scorers import SCORERS
-    from kvsync_protocol.trial_score import KIND
 
     path = Path(os.path.realpath(name))  # links are followed here: the user named them
     receipt = Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
     if "generator" in receipt.header.run:
         check_drawn(receipt.header.run, receipt.records)
-    if receipt.header.kind == KIND:
-        judge_again(receipt.records)
+    judged(receipt)
     return receipt
+
+
+def judged(receipt: Receipt) -> Judged | None:
+    """Every verdict of a library's receipt judged again; None for other kinds. Raises as `judge_again`."""
+    from kvsync.library.evaluation.judged import judge_again
+    from kvsync_protocol.trial_score import KIND
+
+    return judge_again(receipt.records) if receipt.header.kind == KIND else None
 
 
 def check_out(name: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from kvsync_protocol.errors import MismatchError
 if TYPE_CHECKING:
     from kvsync_protocol.receipt import Receipt
 
+_GIVEN: Final = ("mode", "document", "shared", "new", "condition", "task", "split")
+"""Members that say which record it is, as far as its kind has them."""
+
 
 def add_commands(app: typer.Typer) -> None:
     text = "Signed records of runs: check, show, compare."
@@ -26,16 +29,21 @@ def add_commands(app: typer.Typer) -> None:
 def check(run: Run, file: FileArgument, public_key: PublicKeyOption = None) -> Outcome:
     """Check a receipt again, without the model.
 
-    Form, signature, Merkle root, count, every equality, every figure, the summary, and that the samples are those of
-    the seed. Any edit is an error with a code of its own. Without --public-key the signature is checked against
-    the key that the receipt names.
+    Form, signature, Merkle root, count, every equality, every figure, the summary, that the samples are those of
+    the seed, and verdicts that follow from an answer's text. Any edit is an error with a code of its own. Without
+    --public-key the signature is checked against the key that the receipt names.
     """
     keys = _evidence.public_keys(public_key)
     receipt = _evidence.read_receipt(file, keys)
-    data = {"sound": True, "trusted": bool(keys), **_evidence.receipt_json(receipt)}
+    judged = _evidence.judged(receipt)
+    verdicts = None if judged is None else {"again": judged.again, "taken": judged.taken}
+    data = {"sound": True, "trusted": bool(keys), "verdicts": verdicts, **_evidence.receipt_json(receipt)}
     checks = "form, signature, root, count, samples, equalities, figures, summary"
+    facts: list[tuple[str, object]] = [("sound", True), ("checked", checks)]
+    if judged is not None:
+        facts.append(("verdicts", f"{judged.again} judged again, {judged.taken} taken as they are"))
     view = [
-        Facts([("sound", True), ("checked", checks)]),
+        Facts(facts),
         _evidence.header_facts(receipt),
         "",
         *_evidence.summary_view(receipt),
@@ -49,16 +57,22 @@ def show(run: Run, file: FileArgument) -> Outcome:
 
     receipt = _evidence.read_receipt(file, [])
     known = scorer(receipt.header.kind)
-    rows = []
+    rows: list[tuple[object, ...]] = []
+    given = [name for name in _GIVEN if name in receipt.records[0]]
     for index, record in enumerate(receipt.records):
         outputs = known.outputs(record)
-        sizes = [record.get(name, "") for name in ("mode", "document", "shared", "new")]
-        rows.append((index, *sizes, *(value.removeprefix("sha256:")[:12] for value in outputs.values())))
+        rows.append(
+            (
+                index,
+                *(record[name] for name in given),
+                *(value.removeprefix("sha256:")[:12] for value in outputs.values()),
+            )
+        )
     names = [name.upper() for name in known.outputs(receipt.records[0])]
     view = [
         _evidence.header_facts(receipt),
         "",
-        Table(("#", "MODE", "DOCUMENT", "SHARED", "NEW", *names), rows),
+        Table(("#", *map(str.upper, given), *names), rows),
         "",
         *_evidence.summary_view(receipt),
     ]
