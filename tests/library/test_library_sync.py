@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from kvsync.config import Settings
 from kvsync.engines.engine import Engine
 from kvsync.errors import NotFoundError, PolicyError
 from kvsync.keys import Peer, PeerBook
+from kvsync.library.corpus import phrasing
 from kvsync.library.desk import LibraryDesk
 from kvsync.library.entries import finding
 from kvsync.library.library import Library, artifact_name
@@ -184,3 +186,69 @@ async def test_an_entry_that_is_not_the_one_that_was_asked_for_is_refused(
     (theirs.store.shelf.path / "entries" / f"{stored.digest.hex}.json").write_bytes(other.encode())
     report = await sync(here, there)
     assert (report.taken, report.refused) == ((), {stored.digest: "library.damaged"})
+
+
+async def test_a_second_host_answers_from_the_firsts_documents_without_computing_them(
+    here: kvsync.Client, there: kvsync.Client, theirs: Library, engine: Engine, tmp_path: Path
+):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "mill.txt").write_text("the door code of Kraidel Mill is w8\n")
+    (tmp_path / "docs" / "hall.txt").write_text("the warden of Brimoult Hall is w9\n")
+    theirs.ingest(tmp_path / "docs", engine, max_tokens=32)
+    report = await sync(here, there, fingerprints=engine.fingerprints)
+    assert (len(report.taken), report.refused, report.withdrawn) == (2, {}, ())
+    ours = Library.open(here, NAME)
+    asked = ours.ask("What is the door code of Kraidel Mill?", engine, max_tokens=3)
+    assert asked.cited is not None
+    question = phrasing.question(engine, asked.question)
+    assert (asked.cost.prefilled, asked.cost.grafted) == (len(question), asked.cited.passage.tokens)
+    first = theirs.ask("What is the door code of Kraidel Mill?", engine, max_tokens=3)
+    assert (asked.output, asked.cited.digest) == (first.output, first.cited and first.cited.digest)
+    assert here.store.resolve(artifact_name(NAME, asked.cited.digest)) == asked.cited.passage.artifact
+
+
+async def test_a_passage_that_its_signer_has_dropped_is_withdrawn_and_nobody_elses(
+    here: kvsync.Client, there: kvsync.Client, theirs: Library, engine: Engine, tmp_path: Path
+):
+    for name, text in (("mill", "the door code of Kraidel Mill is w8"), ("own", "the door code of Torford is w3")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text(text)
+    theirs.ingest(tmp_path / "mill", engine, max_tokens=32)
+    await sync(here, there)
+    ours = Library.open(here, NAME)
+    ours.ingest(tmp_path / "own", engine, max_tokens=32, prune=True)
+    assert {each.passage.source for each in ours.route("door code")} == {"mill.txt", "own.txt"}
+    (old,) = (each.digest for each in theirs.store.passages())
+    (tmp_path / "mill" / "mill.txt").write_text("the door code of Kraidel Mill is w50")
+    theirs.ingest(tmp_path / "mill", engine, max_tokens=32)
+    report = await sync(here, there)
+    assert (len(report.taken), report.withdrawn) == (1, (old,))
+    assert {each.passage.text[-3:] for each in ours.route("door code")} == {"w50", " w3"}
+    with pytest.raises(NotFoundError):
+        here.store.resolve(artifact_name(NAME, old))
+
+
+async def test_a_forged_passage_is_refused_and_one_with_another_text_never_answers(
+    here: kvsync.Client,
+    there: kvsync.Client,
+    theirs: Library,
+    engine: Engine,
+    make_client: Clients,
+    tmp_path: Path,
+):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "mill.txt").write_text("the door code of Kraidel Mill is w8")
+    theirs.ingest(tmp_path / "docs", engine, max_tokens=32)
+    (right,) = theirs.store.passages()
+    mallory = make_client("mallory")
+    lie = dataclasses.replace(right.passage, text=right.passage.text[:-1] + "9")
+    there.trust.add("mallory", mallory.keys.signer.public)
+    theirs.store.change([lie.seal(mallory.keys.signer)])
+    report = await sync(here, there)
+    assert (report.taken, list(report.refused.values())) == ((right.digest,), ["trust.untrusted_signer"])
+    here.trust.add("mallory", mallory.keys.signer.public)
+    assert len((await sync(here, there)).taken) == 1
+    asked = Library.open(here, NAME).ask("door code of Kraidel Mill", engine, max_tokens=1)
+    assert asked.cited is not None
+    assert asked.cited.digest == right.digest
+    assert {each.passed_over for each in asked.candidates} <= {"", "entry.tokens"}
