@@ -1,9 +1,11 @@
-"""Cases for receipts: figures in their one spelling, and files of which one thing is wrong."""
+"""Cases for receipts: figures in their one spelling, and files of two kinds of which one thing is wrong."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from decimal import Decimal
 
 import reference as ref
 from cases import Cases
@@ -41,12 +43,15 @@ OTHERS += ["0.00001", "1.23456789012345678e0", " 1e0", "", "1e-400"]
 
 
 def receipt() -> Cases:
-    c = Cases("SPEC 7.6: figures, and receipts of kind `replay` checked for the key `signer`, where there is one")
+    c = Cases(
+        "SPEC 7.6: figures; receipts of kinds `replay` and `library`, checked for the key `signer` where there is one"
+    )
     for text, value in FIGURES.items():
         c.ok(f"figure {text}", "figure", repr(value), text=text)
     for text in OTHERS:
         c.bad(f"no figure: {text!r}", "figure", "receipt.figure", text=text)
     _files(c)
+    _libraries(c)
     return c
 
 
@@ -99,12 +104,13 @@ Change = Callable[[ref.Json, list[ref.Json]], object]
 def _file(
     change: Change = lambda header, records: None,
     *,
+    start: tuple[ref.Json, list[ref.Json]] | None = None,
     lines: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
     kind: str = RECEIPT,
     signers: tuple[int, ...] = (SIGNER,),
 ) -> str:
     """A signed file. `change` is signed, `lines` is done to the records' lines afterwards."""
-    header, records = copy.deepcopy(HEADER), copy.deepcopy(RECORDS)
+    header, records = copy.deepcopy(start or (HEADER, RECORDS))
     change(header, records)
     encoded = [ref.canonical(record) for record in records]
     root = "sha256:" + ref.root([ref.leaf(line) for line in encoded]).hex()
@@ -162,3 +168,142 @@ def _files(c: Cases) -> None:
 
 def _bare(record: ref.Json) -> ref.Json:
     return {"tokens": record["tokens"].removeprefix("sha256:")}
+
+
+def _tried(strategy: str, answer: str | None, *, passed: bool = False, decoded: int = 0) -> ref.Json:
+    found: ref.Json = {"strategy": strategy, "tries": 1, "answer": answer, "passed": passed, "decoded": decoded}
+    return {**found, "prefilled": 6, "grafted": 0, "skipped": ""}
+
+
+def _asked(index: int, condition: str, task: str, *attempts: ref.Json) -> ref.Json:
+    return {
+        "index": index,
+        "condition": condition,
+        "task": task,
+        "problem": "sha256:" + ref.sha256(task.encode()).hex(),
+        "split": "train",
+        "verifier": {"name": "text", "version": "1", "parameters": {"answer": "42", "take": "whole"}},
+        "attempts": list(attempts),
+        "answer_tokens": None,
+        "plain_tokens": None,
+        "seconds": "1.5e0" if condition == "control" else "5e-1",
+        "cpu_seconds": "5e-1",
+        "joules": "5e0",
+    }
+
+
+ASKED = [
+    _asked(0, "control", "one", _tried("greedy", "41", decoded=20), _tried("sampled", None, decoded=20)),
+    _asked(1, "control", "two", _tried("greedy", "42", passed=True, decoded=8)),
+    _asked(2, "fill", "one", _tried("deposit", "42", passed=True)),
+    _asked(3, "fill", "two", _tried("deposit", "42", passed=True)),
+    _asked(4, "recurrence", "one", _tried("exact", "42", passed=True, decoded=4)),
+    _asked(5, "recurrence", "two", _tried("exact", "42", passed=True, decoded=4)),
+]
+
+
+def _figure(value: float) -> str:
+    """The shortest decimal of a double, as `d.ddde±n`."""
+    parts = Decimal(repr(value)).normalize().as_tuple()
+    digits = "".join(map(str, parts.digits))
+    power = len(digits) - 1 + int(parts.exponent)
+    return "0" if value == 0 else f"{'-' * parts.sign}{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{power}"
+
+
+def _share(passed: int, count: int) -> tuple[float, float]:
+    """Wilson's interval, in the order of operations that docs/evidence/README.md gives."""
+    z, share = 1.959963984540054, passed / count
+    middle = share + z * z / (2 * count)
+    width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (middle - width) / scale), min(1.0, (middle + width) / scale)
+
+
+def _condition(
+    passed: int, decoded: int, prefilled: int, times: tuple[str, str, str], **counts: ref.Json
+) -> ref.Json:
+    low, high = _share(passed, 2)
+    return {
+        "problems": 2,
+        "passed": passed,
+        "accuracy": _figure(passed / 2),
+        "low": _figure(low),
+        "high": _figure(high),
+        "decoded": decoded,
+        "prefilled": prefilled,
+        "grafted": 0,
+        "seconds": times[0],
+        "cpu_seconds": times[1],
+        "joules": times[2],
+        "skipped": {},
+        "plain": {"checked": 0, "equal": 0},
+        **counts,
+    }
+
+
+def _library_summary() -> ref.Json:
+    (low, high), (other_low, other_high) = _share(2, 2), _share(1, 2)
+    below, above = (1.0 - low, other_high - 0.5), (high - 1.0, 0.5 - other_low)
+    stored = {"answered": {"deposit": 2}, "attempts": {"deposit": 2}}
+    return {
+        "conditions": {
+            "control": _condition(
+                1, 48, 18, ("3e0", "1e0", "1e1"), answered={"greedy": 1}, attempts={"greedy": 2, "sampled": 1}
+            ),
+            "fill": _condition(2, 0, 12, ("1e0", "1e0", "1e1"), **stored),
+            "recurrence": _condition(2, 8, 12, ("1e0", "1e0", "1e1"), answered={"exact": 2}, attempts={"exact": 2}),
+        },
+        "recurrence": {
+            "control_passed": 1,
+            "points": "5e1",
+            "points_low": _figure(100 * (1.0 - 0.5 - math.sqrt(below[0] * below[0] + below[1] * below[1]))),
+            "points_high": _figure(100 * (1.0 - 0.5 + math.sqrt(above[0] * above[0] + above[1] * above[1]))),
+            "factor": "6e0",
+            "never_solved": 1,
+            "never_solved_answered": 1,
+            "never_solved_decoded": 4,
+            "never_solved_control_decoded": 40,
+            "never_solved_factor": "1e1",
+            "break_even": 1,
+        },
+    }
+
+
+def _libraries(c: Cases) -> None:
+    run: ref.Json = {
+        "model": "tiny",
+        "tasks": "sha256:" + "33" * 32,
+        "unrelated": None,
+        "conditions": ["control", "recurrence"],
+        "budget": 40,
+        "seed": 1,
+        "window": 0,
+        "repeats": 0,
+        "teach": False,
+        "recipe": {"max_tokens": 20, "top_p": "9.5e-1"},
+        "energy": "estimate",
+        "watts": "1e1",
+    }
+    start = {**HEADER, "kind": "library", "run": run, "summary": _library_summary()}, ASKED
+    c.ok(
+        "a library's recurrence",
+        "receipt",
+        {"records": 6, "summary": start[0]["summary"]},
+        text=_file(start=start),
+        signer=None,
+    )
+
+    def signed(name: str, code: str, change: Change) -> None:
+        c.bad(f"library: {name}", "receipt", code, text=_file(change, start=start), signer=None)
+
+    signed("a condition that is none", "receipt.score", lambda h, r: h["run"].update(conditions=["control", "luck"]))
+    signed("a problem left out of one condition", "receipt.score", lambda h, r: r.pop())
+    signed("more than the budget", "receipt.score", lambda h, r: r[0]["attempts"][0].update(decoded=21))
+    signed("energy that is not the estimate", "receipt.score", lambda h, r: r[0].update(joules="6e0"))
+    signed(
+        "an attempt that passed without an answer",
+        "receipt.score",
+        lambda h, r: r[4]["attempts"][0].update(answer=None),
+    )
+    signed("a held-out problem that comes back", "receipt.score", lambda h, r: r[4].update(split="held-out"))
+    signed("a better summary", "receipt.summary", lambda h, r: h["summary"]["conditions"]["control"].update(passed=2))
