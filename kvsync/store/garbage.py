@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from kvsync.errors import StoreError
-from kvsync.store import leases, records
+from kvsync.store import leases, locks, records
 from kvsync.store.index import add_chunks
 from kvsync.store.locks import DraftLock
 from kvsync.store.parts import Parts
@@ -106,24 +106,23 @@ class Collection:
         return usage(self._db, self._parts.root, self._parts.limits)
 
     def _drop_drafts(self) -> int:
-        """Drafts that nobody holds and nobody came back to in time."""
+        """Drafts that nobody holds or serves and nobody came back to in time."""
         dropped, oldest = 0, time.time() - self._parts.limits.draft_ttl_s
         for kind in leases.KINDS:
             folder = self._parts.folder(kind)
             recorded = {raw for (raw,) in self._db.execute("SELECT name FROM drafts WHERE kind = ?", (kind,))}
-            for name in folder.names():
-                lock = DraftLock.attempt(folder, name)
+            for name in folder.digests():
+                lock = DraftLock.attempt(folder, name.hex)
                 if lock is None:
                     continue
                 try:
-                    # Without a row there is nothing in it to resume.
-                    if lock.last_active <= oldest or bytes.fromhex(name) not in recorded:
+                    # Without a row there is nothing in it to resume. Who serves it holds its folder.
+                    unwanted = lock.last_active <= oldest or name.raw not in recorded
+                    if unwanted and locks.attempt(lock.folder.fd):
                         dropped += 1
-                        self._db.execute(
-                            "DELETE FROM drafts WHERE kind = ? AND name = ?", (kind, bytes.fromhex(name))
-                        )
+                        self._db.execute("DELETE FROM drafts WHERE kind = ? AND name = ?", (kind, name.raw))
                         if not self._dry_run:
-                            self._parts.temp.discard_tree(name, folder)
+                            self._parts.temp.discard_tree(name.hex, folder)
                 finally:
                     lock.release()
         return dropped

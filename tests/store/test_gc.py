@@ -264,3 +264,24 @@ def test_usage_counts_what_is_there(store, make_artifact, fill):
     assert (usage.chunks, usage.reserved_bytes) == (len(artifact.chunks) + 1, 0)
     assert usage.bytes > sum(map(len, artifact.chunks))
     assert usage.free_bytes > 0
+
+
+def test_a_draft_that_is_served_is_not_dropped_however_old(root, make_artifact):
+    artifact = make_artifact(1, 40)
+    with Store.open(root, StoreLimits(free_floor_bytes=0, draft_ttl_s=0)) as store:
+        with store.pull_draft(*artifact.parts) as draft:
+            draft.put(0, artifact.chunks[0])
+            with store.serve(artifact.id) as served:
+                draft.close()
+                assert store.gc().drafts == 0
+                assert served.here() == [0]
+        assert store.gc().drafts == 1
+        assert chunks_on_disk(root) == set()
+
+
+def test_what_stands_among_drafts_and_is_none_is_left_to_fsck(store, root, make_artifact):
+    for kind in ("partial", "compute"):
+        (root / kind / "folder").mkdir(mode=0o700)
+        (root / kind / "file").touch(mode=0o600)
+    assert store.gc().drafts == 0
+    assert {finding.code for finding in store.fsck().findings} == {"store.foreign"}
