@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 from kvsync.demo.run import specification
 from kvsync.engines import load_engine
-from kvsync.engines.engine import Engine
+from kvsync.engines.engine import Context, Engine
 from kvsync.graft import deposit, graft
 from kvsync.models import resolve
 from kvsync.pack import VerifiedChunks
@@ -56,9 +58,28 @@ def hash_and_copy(size: int) -> float:
         return time.perf_counter() - started
 
 
+def saved(context: Context, path: Path) -> int:
+    """What the layers of a cache keep, as `torch.save` writes it; the tensors' bytes."""
+    tensors = [
+        tensor.detach().cpu().contiguous().clone()
+        for layer in context.cache.layers
+        for tensor in (layer.keys, layer.values)
+    ]
+    torch.save(tensors, path)
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def load(path: Path) -> float:
+    """Seconds of a bare `torch.load`, which verifies nothing."""
+    started = time.perf_counter()
+    torch.load(path, weights_only=True)
+    return time.perf_counter() - started
+
+
 def measure(
     engine: Engine,
     store: Store,
+    folder: Path,
     key: SigningKey,
     tokens: Sequence[int],
     extra: int,
@@ -68,8 +89,11 @@ def measure(
     document, question = list(tokens[:-extra]), list(tokens[-extra:])
     schedule = engine.schedule.with_boundary(len(document))
     stored = deposit(store, engine, key, document)
-    fresh, grafted, restores, limits = [], [], [], []
-    graft(store, [key.public], engine, tokens, advance=False, verified=verified)
+    fresh, grafted, restores, limits, loads = [], [], [], [], []
+    first = graft(store, [key.public], engine, tokens, advance=False, verified=verified)
+    bare = folder / "cache.pt"
+    bare_bytes = saved(first.context, bare)
+    del first
     for _ in range(rounds):
         started = time.perf_counter()
         context = engine.new_context()
@@ -90,6 +114,7 @@ def measure(
         assert logits.sha256() == expected.sha256(), "the graft is not exact"
         del found
         limits.append(hash_and_copy(stored.bytes))
+        loads.append(load(bare))
     size = stored.bytes
     return {
         "document_tokens": len(document),
@@ -103,6 +128,10 @@ def measure(
         "restore_mb_s": round(size / statistics.median(restores) / 1e6),
         "hash_and_copy_mb_s": round(size / statistics.median(limits) / 1e6),
         "restore_over_limit": round(statistics.median(x / r for x, r in zip(limits, restores, strict=True)), 2),
+        "torch_load_mb_s": round(bare_bytes / statistics.median(loads) / 1e6),
+        "restore_over_torch_load": round(
+            statistics.median(size / r / (bare_bytes / t) for r, t in zip(restores, loads, strict=True)), 2
+        ),
         "exact": True,
     }
 
@@ -128,11 +157,11 @@ def main() -> int:
     limit = 64 * GiB if options.verified else 0
     with (
         tempfile.TemporaryDirectory(dir=options.store) as folder,
-        Store.open(Path(folder)) as store,
+        Store.open(Path(folder) / "store") as store,
         VerifiedChunks(limit) as verified,
     ):
         key = SigningKey.generate()
-        found = measure(engine, store, key, tokens, options.question_tokens, options.rounds, verified)
+        found = measure(engine, store, Path(folder), key, tokens, options.question_tokens, options.rounds, verified)
     found = {"model": options.model, "dtype": options.dtype, "device": options.device, **found}
     if options.json:
         print(json.dumps(found))
