@@ -1,14 +1,16 @@
 """Which artifacts a peer may see: all, or those that a name stands for which its patterns match, and its results.
 
 For whoever is limited to names, an artifact that no such name stands for and one that is not here are the same:
-both are decided by one look at the names, before the store is asked, and refused with the same words.
+neither is among those he sees, which is one look into one table of his, before the store is asked, and both are
+refused with the same words. Which others there are changes nothing of that look.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from kvsync.store.artifacts import unknown
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.signing import PublicKey
 
+_NEVER: Final = -math.inf
 _SETTLED_NS: Final = 50_000_000
 """A folder that changed so recently may change again without its time telling."""
 
@@ -32,7 +35,8 @@ class Access:
         self._folder = refs
         self._lock = threading.Lock()
         self._seen = -1
-        self._names: Mapping[ArtifactId, tuple[StoredRef, ...]] = {}
+        self._refs: Sequence[StoredRef] = ()
+        self._shown: dict[tuple[str, ...], Mapping[ArtifactId, float]] = {}
         self._granted: set[tuple[PublicKey, ArtifactId]] = set()
 
     def grant(self, key: PublicKey, artifact: ArtifactId) -> None:
@@ -49,18 +53,30 @@ class Access:
         """False for what is not here as well, when the peer is limited to names."""
         if not peer.names or (peer.key, artifact) in self._granted:
             return True
-        now = time.time()
-        found = self._refs().get(artifact, ())
-        return peer.sees(ref.name for ref in found if ref.expires is None or now <= ref.expires)
+        return time.time() <= self._visible(peer).get(artifact, _NEVER)
 
-    def _refs(self) -> Mapping[ArtifactId, tuple[StoredRef, ...]]:
-        """The names of every artifact that has some, read again when the folder of refs changes."""
+    def knows(self, key: PublicKey, artifact: ArtifactId) -> bool:
+        """Whether the peer that is listed under `key` may be told that an artifact is here."""
+        peer = self._roster.find(key)
+        return peer is not None and self.sees(peer, artifact)
+
+    def _visible(self, peer: Peer) -> Mapping[ArtifactId, float]:
+        """What the patterns of a peer show, each until when; made again when the folder of refs changes."""
         with self._lock:
             changed = self._folder.stat().st_mtime_ns
             if changed != self._seen:
-                names: dict[ArtifactId, tuple[StoredRef, ...]] = {}
-                for ref in self._store.refs():
-                    names[ref.artifact] = (*names.get(ref.artifact, ()), ref)
-                self._names = names
+                self._refs, self._shown = self._store.refs(), {}
                 self._seen = changed if time.time_ns() - changed > _SETTLED_NS else -1
-            return self._names
+            found = self._shown.get(peer.names)
+            if found is None:
+                found = self._shown[peer.names] = _shown(peer, self._refs)
+            return found
+
+
+def _shown(peer: Peer, refs: Iterable[StoredRef]) -> Mapping[ArtifactId, float]:
+    found: dict[ArtifactId, float] = {}
+    for ref in refs:
+        if peer.sees([ref.name]):
+            until = math.inf if ref.expires is None else float(ref.expires)
+            found[ref.artifact] = max(until, found.get(ref.artifact, _NEVER))
+    return found

@@ -61,7 +61,7 @@ class ControlLane(Lane):
         self._offers = offers
         self._spread = KeySpread(trust.home, trust)
         self._access = access
-        self._intake = Intake(store, offers, trust, settings)
+        self._intake = Intake(store, offers, trust, settings, access)
         self._signer = signer
         self._extensions = extensions
 
@@ -212,7 +212,7 @@ class ControlLane(Lane):
         deadline = time.monotonic() + self._settings.stall_timeout_s / 2
         with offer.use():
             draft = await self.in_thread(offer.draft, self.store, deadline, self._intake.vouch)
-            missing = await self.in_thread(draft.missing)
+            missing = await self.in_thread(offer.missing, draft)
         return await self._send(request, Missing.of(missing).encode(), "application/json")
 
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:

@@ -11,6 +11,7 @@ import time
 from kvsync.config import Settings
 from kvsync.errors import NotFoundError, PolicyError
 from kvsync.keys import TrustList
+from kvsync.peer.access import Access
 from kvsync.peer.offers import Offers, unknown_offer
 from kvsync.peer.vouching import Vouching, trusted_only
 from kvsync.store import Store
@@ -31,14 +32,17 @@ log = logging.getLogger(__name__)
 class Intake:
     """Begins and ends pushes. Safe for several threads."""
 
-    def __init__(self, store: Store, offers: Offers, trust: TrustList, settings: Settings) -> None:
+    def __init__(self, store: Store, offers: Offers, trust: TrustList, settings: Settings, access: Access) -> None:
         self._store = store
+        self._access = access
         self._offers = offers
         self._trust = trust
         self._settings = settings
 
     def judge(self, peer: PublicKey, body: bytes) -> Accepted:
         """Open an offer for an envelope, or add its signatures to what is here already.
+
+        Whoever may not see the artifact is asked for all of it, as if nothing of it were here.
 
         Raises:
             MalformedError, VersionError: as `Envelope.parse` and `Manifest.parse`.
@@ -52,9 +56,10 @@ class Intake:
                 "policy.size", f"larger than {self._settings.max_artifact_bytes} bytes", hint="max_artifact_bytes"
             )
         self._store.evidence.check(manifest.artifact)
+        shown = self._access.knows(peer, manifest.artifact)
         stored = self._store.whole(manifest.artifact)
-        if stored is None or stored.extent is not None:
-            self._offers.open(peer, envelope.endorsed(trusted), manifest)
+        if not shown or stored is None or stored.extent is not None:
+            self._offers.open(peer, envelope.endorsed(trusted), manifest, secretive=not shown)
             return Accepted(manifest.artifact, complete=False)
         self._store.add_signatures(envelope, trusted)
         return Accepted(manifest.artifact, complete=True)
@@ -103,6 +108,7 @@ class Intake:
         except NotFoundError:
             if ref is None:
                 raise unknown_offer() from None  # whether it is here is not told to whoever names it
+            self._access.require(peer, artifact)
             self._store.artifact(artifact)
         else:
             with offer.use():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from kvsync.errors import NotFoundError, UnavailableError, UsageError
+from kvsync.errors import NotFoundError, StoreError, UnavailableError, UsageError
 from kvsync.store import PullDraft, Store, StoredArtifact
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.divergence import Described
@@ -27,11 +27,15 @@ MAX_OFFERS: Final = 16
 
 
 class Offer:
-    """One push under way. Safe for several threads; it is not closed while one is inside `use`."""
+    """One push under way. Safe for several threads; it is not closed while one is inside `use`.
 
-    def __init__(self, envelope: Envelope, manifest: Manifest) -> None:
+    A `secretive` one is of somebody who may not know what is here: it asks for every chunk, here or not.
+    """
+
+    def __init__(self, envelope: Envelope, manifest: Manifest, *, secretive: bool = False) -> None:
         self.envelope = envelope
         self.manifest = manifest
+        self._came: set[int] | None = set() if secretive else None
         self._leaves: bytes | None = None
         self._tokens: bytes | None = None
         self._draft: PullDraft | None = None
@@ -90,22 +94,33 @@ class Offer:
         """Known once the draft is open."""
         return None if self._draft is None else self._draft.leaves
 
+    def missing(self, draft: PullDraft) -> list[int]:
+        """The leaves to ask the peer for."""
+        if self._came is None:
+            return draft.missing()
+        return [index for index in range(len(draft.leaves.leaves)) if index not in self._came]
+
     def put(self, index: int, data: memoryview) -> None:
         """Raises UsageError `offer.incomplete`, IntegrityError `integrity.chunk`, StoreError `store.full`."""
         if self._draft is None:
             raise UsageError("offer.incomplete", "leaves and tokens come before chunks")
         self._draft.put(index, data)
+        if self._came is not None:
+            self._came.add(index)
 
     def publish(self) -> StoredArtifact:
         """Publish once, however often and from however many connections it is asked for.
 
         Raises:
-            UsageError: `offer.incomplete`; otherwise as `PullDraft.publish`.
+            UsageError: `offer.incomplete`; StoreError: `store.incomplete`; otherwise as `PullDraft.publish`.
         """
         with self._opening:
             if self._published is None:
                 if self._draft is None:
                     raise UsageError("offer.incomplete", "leaves and tokens come before the commit")
+                left = len(self.missing(self._draft))
+                if left:
+                    raise StoreError("store.incomplete", f"{left} chunks have not come", missing=left)
                 self._published = self._draft.publish()
             return self._published
 
@@ -131,7 +146,7 @@ class Offers:
         self._lock = threading.Lock()
         self._open: dict[tuple[PublicKey, ArtifactId], Offer] = {}
 
-    def open(self, peer: PublicKey, envelope: Envelope, manifest: Manifest) -> Offer:
+    def open(self, peer: PublicKey, envelope: Envelope, manifest: Manifest, *, secretive: bool = False) -> Offer:
         """Begin, or go on with what the same peer has open: two pushes of one artifact help each other.
 
         Raises:
@@ -142,7 +157,7 @@ class Offers:
             if name not in self._open:
                 if len(self._open) >= MAX_OFFERS:
                     raise UnavailableError("offer.too_many", "too many pushes at once", hint="try again later")
-                self._open[name] = Offer(envelope, manifest)
+                self._open[name] = Offer(envelope, manifest, secretive=secretive)
             return self._open[name]
 
     def find(self, peer: PublicKey, artifact: ArtifactId) -> Offer:
