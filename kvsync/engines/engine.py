@@ -202,6 +202,9 @@ class Engine(Protocol):
         Cheaper than as many calls of one row, and with other last bits than theirs: rows share one product.
         """
 
+    def select_rows(self, cache: Any, rows: Sequence[int]) -> Any:
+        """A new cache with only these rows of a batch. Raises EngineError `engine.batch` for none."""
+
     def one_shot(self, tokens: Sequence[int], *, keep: int = 1) -> Logits:
         """Logits of the last `keep` positions from one uncut call: another reference, equal only by luck."""
 

@@ -84,26 +84,30 @@ def decode_rows(
 ) -> list[Decoded]:
     """As `decode`, several attempts side by side, each at most `limit` tokens long; `context` stays as it is.
 
-    Repeats under equal numerics with as many rows. A row that has ended counts no more, though it is computed on.
+    Repeats under equal numerics with as many rows. Those that have ended leave once they are a quarter of the batch.
     """
     cache = context.repeated(len(samplings))
     limit = min(limit, engine.max_tokens - context.position)
     rows: list[list[int]] = [[] for _ in samplings]
-    ended = [False] * len(rows)
+    batch = list(range(len(rows)))
+    running = set(batch)
     found = [logits.last()] * len(rows)
     for step in range(limit):
-        tokens = [_next(one, sampling, step) for one, sampling in zip(found, samplings, strict=True)]
-        for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if not ended[number]:
-                row.append(token)
+        tokens = [_next(one, samplings[row], step) for one, row in zip(found, batch, strict=True)]
+        for row, token in zip(batch, tokens, strict=True):
+            if row in running:
+                rows[row].append(token)
                 tell()
-                ended[number] = token in engine.ends or bool(
-                    stops and _stop(engine.decode(row[-_WINDOW:]), stops) is not None
-                )
-        if all(ended) or step + 1 == limit:
+                if token in engine.ends or (stops and _stop(engine.decode(rows[row][-_WINDOW:]), stops) is not None):
+                    running.remove(row)
+        if not running or step + 1 == limit:
             break
+        if len(running) <= 0.75 * len(batch):
+            kept = [place for place, row in enumerate(batch) if row in running]
+            cache = engine.select_rows(cache, kept)
+            batch, tokens = [batch[place] for place in kept], [tokens[place] for place in kept]
         computed = engine.step_rows(cache, tokens)
-        found = [computed.at(number) for number in range(len(rows))]
+        found = [computed.at(place) for place in range(len(batch))]
     return [_decoded(engine, row, stops) for row in rows]
 
 

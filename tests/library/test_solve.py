@@ -291,3 +291,16 @@ def test_rows_say_what_each_of_them_would_say_alone_but_for_the_last_bits(engine
     ways = [Sampling(1.0, 1.0, 7, number) for number in range(2)]
     rows = decode_rows(engine, context, logits, 4, ways)
     assert [len(row.tokens) for row in rows] == [4, 4]
+
+
+def test_a_row_that_has_ended_leaves_the_batch_and_changes_no_other(engine: Engine):
+    context = engine.new_context()
+    logits = engine.prefill(context, Wording(engine).ask(FIRST), engine.schedule)
+    ways = [Sampling(1.0, 1.0, 7, number) for number in range(6)]
+    free = decode_rows(engine, context, logits, 8, ways)
+    stop = free[0].text.split()[2]
+    stopped = decode_rows(engine, context, logits, 8, ways, stops=(stop,))
+    assert len(stopped[0].tokens) < 8
+    for whole, cut in zip(free, stopped, strict=True):
+        assert whole.tokens[: len(cut.tokens)] == cut.tokens
+        assert (len(cut.tokens) == 8) == (stop not in whole.text.split()[:-1])

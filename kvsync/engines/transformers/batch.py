@@ -8,12 +8,15 @@ other matrix shapes from the first call on.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache
 
 from kvsync.errors import EngineError
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 _REASONS = {
     "StaticCache": "it attends over all its room, so its states have other bits than those that grow token by token",
@@ -30,25 +33,36 @@ def repeated(cache: DynamicCache, times: int) -> DynamicCache:
     """
     if times < 1:
         raise EngineError("engine.batch", f"a batch has at least one row, not {times}")
+    return _changed(cache, lambda held: held.repeat_interleave(times, dim=0))
+
+
+def selected(cache: DynamicCache, rows: Sequence[int]) -> DynamicCache:
+    """A new cache with some rows of `cache`, in this order; `cache` stays as it is.
+
+    Raises:
+        EngineError: `engine.batch` for no rows.
+    """
+    if not rows:
+        raise EngineError("engine.batch", "a batch has at least one row")
+    return _changed(cache, lambda held: held[list(rows)])
+
+
+def _changed(cache: DynamicCache, change: Change) -> DynamicCache:
     twin = copy.copy(cache)
-    twin.layers = [_repeated_layer(layer, times) for layer in cache.layers]
+    twin.layers = [_changed_layer(layer, change) for layer in cache.layers]
     return twin
 
 
-def _repeated_layer(layer: Any, times: int) -> Any:
+def _changed_layer(layer: Any, change: Change) -> Any:
     twin = copy.copy(layer)
     for name in ("keys", "values"):
         if isinstance(getattr(layer, name, None), torch.Tensor):
-            setattr(twin, name, getattr(layer, name).repeat_interleave(times, dim=0))
+            setattr(twin, name, change(getattr(layer, name)))
     for name, held in vars(layer).items():
         if isinstance(held, dict):  # states by index, and what is known of them
-            rows = {index: _rows(value, times) for index, value in held.items()}
+            rows = {index: change(v) if isinstance(v, torch.Tensor) else v for index, v in held.items()}
             setattr(twin, name, rows)
     return twin
-
-
-def _rows(value: Any, times: int) -> Any:
-    return value.repeat_interleave(times, dim=0) if isinstance(value, torch.Tensor) else value
 
 
 def check_takes(cache: Any) -> None:

@@ -15,6 +15,7 @@ from kvsync.engines.canary import cached_canary, run_canary
 from kvsync.engines.delivery import Delivery
 from kvsync.engines.engine import BlockSink, Context, Logits
 from kvsync.engines.transformers import recurrent
+from kvsync.engines.transformers.batch import selected
 from kvsync.engines.transformers.capture import BlockAssembler, CapturingCache
 from kvsync.engines.transformers.context import TransformersContext
 from kvsync.engines.transformers.determinism import Determinism
@@ -201,6 +202,10 @@ class TransformersEngine:
             self._loaded.watch.check()
             with self._loaded.determinism.running():
                 return TensorLogits(self._forward.rows(cache, tokens).cpu().contiguous())
+
+    def select_rows(self, cache: Any, rows: Sequence[int]) -> Any:
+        with self._lock, self._loaded.determinism.running():
+            return selected(cache, rows)
 
     def one_shot(self, tokens: Sequence[int], *, keep: int = 1) -> Logits:
         context = self.new_context()
