@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,7 +17,8 @@ from kvsync.errors import UsageError
 if TYPE_CHECKING:
     from kvsync.library.evaluation.plan import Plan
 
-DEFAULT_CONDITIONS = "control,recurrence,transfer,negative"
+DEFAULT_CONDITIONS: Final = "control,recurrence,transfer,negative"
+_ORDER: Final = ("control", "fill", "recurrence", "transfer", "negative", "stream")
 
 
 def evaluate(
@@ -142,7 +143,7 @@ def summary_table(summary: dict[str, Any]) -> list[str | Table | Facts]:
     from kvsync.library.evaluation.chart import TITLE, bars, places
     from kvsync_protocol import figure
 
-    parts = dict(summary["conditions"])
+    parts = {name: summary["conditions"][name] for name in _ORDER if name in summary["conditions"]}
     parts |= {f"window {number}": each for number, each in enumerate(summary.get("windows", ()), 1)}
     rows = [
         (

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvsync.evidence.plot import check_plotting, write_png
 from kvsync_protocol import figure
-from kvsync_protocol.trial import FILL, STREAM
+from kvsync_protocol.trial import ASKED, STREAM
 
 TITLE: Final = "accuracy against decoded tokens per problem"
 _BAR: Final = 40
@@ -33,7 +33,7 @@ def places(summary: Mapping[str, Any]) -> list[Place]:
     """From the summary of a receipt of kind `library`: windows in their order, else conditions."""
     if "windows" in summary:
         return [_place(f"window {number}", each) for number, each in enumerate(summary["windows"], 1)]
-    return [_place(name, each) for name, each in summary["conditions"].items() if name != FILL]
+    return [_place(name, summary["conditions"][name]) for name in ASKED if name in summary["conditions"]]
 
 
 def _place(name: str, found: Mapping[str, Any]) -> Place:
