@@ -148,7 +148,9 @@ def read_limited(path: Path, limit: int, *, what: str, lax_code: str = "") -> by
             if lax_code and (status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077):
                 raise StoreError(lax_code, f"{path} can be read by other users", hint=f"chmod 600 {path}")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                data = file.read(limit + 1)
+                data = file.read(min(limit, status.st_size) + 1)  # what is asked for is allocated
+                if len(data) > status.st_size:  # it has grown, or is of those whose size nobody knows
+                    data += file.read(limit + 1 - len(data))
         finally:
             os.close(descriptor)
     except FileNotFoundError as error:

@@ -6,20 +6,17 @@ one model wait for each other on an OS lock, and the second finds everything don
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvsync.errors import EngineError
-from kvsync.files import make_private_dir, sync_dir, write_atomic, write_error
+from kvsync.files import exclusive, make_private_dir, sync_dir, write_atomic, write_error
 from kvsync.models.catalog import CatalogModel, catalog_model
 from kvsync.models.content import content_digest
 from kvsync.models.shelf import STAMP_NAME, fetched_path, models_dir, stamp_of
@@ -55,7 +52,7 @@ def fetch(name: str, progress: Progress = silent) -> FetchedModel:
     if path is not None:
         return _result(model, path, fresh=False)
     make_private_dir(models_dir())
-    with _locked(models_dir() / f".lock-{model.name}"):
+    with exclusive(models_dir() / f".lock-{model.name}"):  # other fetches of the same model are waited for
         path = fetched_path(model)
         if path is not None:
             return _result(model, path, fresh=False)
@@ -70,17 +67,6 @@ def fetch(name: str, progress: Progress = silent) -> FetchedModel:
 
 def _result(model: CatalogModel, path: Path, *, fresh: bool) -> FetchedModel:
     return FetchedModel(model.name, path, model.licence, model.notice, fresh)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait for other fetches of the same model; the lock goes with the process that holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _build(model: CatalogModel, work: Path, progress: Progress) -> Path:

@@ -122,7 +122,7 @@ class Folder:
     def read(self, name: str, limit: int) -> bytes:
         """A whole file. Raises as `open_file`; StoreError `store.file_too_large` beyond `limit` bytes."""
         with os.fdopen(self.open_file(name), "rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)  # what is asked for is allocated
         if len(data) > limit:
             raise StoreError("store.file_too_large", f"{self.path / name} is larger than {limit} bytes")
         return data

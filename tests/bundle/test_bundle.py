@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+import tracemalloc
 
 import pytest
 
-from kvsync.bundle import export_bundle
+from kvsync.bundle import export_bundle, import_bundle
 from kvsync.errors import NotFoundError, PolicyError, StoreError, UsageError
 from kvsync.store import StoreLimits
 from kvsync_protocol.attestation import Attestation
@@ -261,3 +262,22 @@ def test_what_an_audit_here_has_refuted_is_not_taken(sender, taker):
     with pytest.raises(PolicyError) as refused:
         taker.take(sender.pack(artifact.id))
     assert refused.value.code == "evidence.refuted"
+
+
+def test_packing_and_taking_hold_one_chunk_at_a_time(sender, taker, tmp_path):
+    """Whatever the size: a bundle of 40 MiB is made and taken with less than an eighth of that."""
+    artifact = build_artifact(1, 256 * 10, block_tokens=256, heads=8, dim=128)
+    sender.keep(artifact)
+    total, identity = artifact.manifest.tree.total_bytes, artifact.id
+    del artifact
+    path = tmp_path / "large"
+    tracemalloc.start()
+    try:
+        export_bundle(sender.store, [identity], path, keys=sender.keys)
+        with path.open("rb", buffering=0) as file:
+            import_bundle(taker.store, taker.trust, file, name="large", keys=taker.keys, settings=taker.settings)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert total >= 40 << 20
+    assert most < total / 8

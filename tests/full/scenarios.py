@@ -23,6 +23,7 @@ from kvsync.evidence.sequence import next_sequence, note
 from kvsync.keys import KeyRing, KeySpread, ListedRegistry, NodeKeys, Peer, PeerBook, RegistryBook, TrustList
 from kvsync.keys.invitations import Invitations
 from kvsync.library.entries import EntryStore
+from kvsync.library.evaluation.journal import Journal
 from kvsync.library.problem import Problem
 from kvsync.peer.blame import BlameBook
 from kvsync.store import Store, StoreLimits
@@ -34,6 +35,7 @@ from kvsync_protocol.ref import Ref
 from kvsync_protocol.revocation import RevocationList
 from kvsync_protocol.signing import SigningKey
 from kvsync_protocol.statements import KeyStatements
+from kvsync_protocol.trial import SPLITS_OF, Asked
 from kvsync_registry.sqlite import SqliteRegistryStore
 from tests.conftest import SIGNER, build_artifact
 from tests.registry.world import World
@@ -471,6 +473,31 @@ class Queued(Scenario):
         self.queue.close()
 
 
+class Judged(Scenario):
+    """An evaluation goes on after a line that found no room."""
+
+    def prepare(self) -> None:
+        self.path = self.home.root / "journal"
+        self.run = {"format": 1}
+        self.count = 0
+
+    def act(self) -> None:
+        journal = Journal(self.path, self.run)
+        verifier = VerifierRecord("number", "1", {"padding": "a" * 3000})
+        condition, (split, *_) = next(iter(SPLITS_OF.items()))
+        record = Asked(1, condition, "task", sha256(b"p"), split, verifier, (), None, None, 1.0, 1.0, 1.0)
+        for _ in range(3):
+            journal.add(record)
+            self.count += 1
+
+    def sound(self, done: bool) -> None:
+        if self.path.exists():
+            check(
+                len(Journal(self.path, self.run).records) == self.count, "records are lost, or more than were added"
+            )
+        check(self.count >= 3 * done, "fewer were added")
+
+
 class EntryListed(Scenario):
     database = True
 
@@ -512,6 +539,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         *(TrustAdded, TrustRemoved, PeerLimited, KeyRevoked, KeyRotated, TicketGiven, TicketSpent),
         *(RegistryAdded, ModelOffered, NameFollowed, StoreOpened, RegistryOpened, QueueOpened),
         *(SettingsSaved, EpochBegun, NumberGiven, PeerBlamed, Attested, Refuted, Diverged, Named, Signed),
-        *(PartPulled, Computed, Imported, Exported, Announced, Queued, EntryListed),
+        *(PartPulled, Computed, Imported, Exported, Announced, Queued, EntryListed, Judged),
     )
 }

@@ -5,11 +5,13 @@ The first line names the run, each other holds one record. A last line without i
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvsync.errors import StoreError, UsageError
+from kvsync.files import write_atomic, write_error
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.limits import MAX_MANIFEST_BYTES, MAX_RECORD_BYTES
@@ -20,12 +22,12 @@ class Journal:
     """`records` are those of this run that were there already, and all that are added."""
 
     def __init__(self, path: Path, run: Mapping[str, object]) -> None:
-        """Raises UsageError `eval.other_run`; StoreError `eval.damaged`."""
+        """Raises UsageError `eval.other_run`; StoreError `eval.damaged`, `store.full`."""
         self._path = path
         self.records: list[Asked] = []
         head = strictjson.dumps(run)
         if not path.exists():
-            path.write_bytes(head + b"\n")
+            write_atomic(path, head + b"\n")
             return
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
@@ -48,6 +50,14 @@ class Journal:
             os.truncate(path, len(whole))
 
     def add(self, record: Asked) -> None:
+        """Raises StoreError `store.full`, with nothing added."""
+        line = strictjson.dumps(record.as_json()) + b"\n"
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                end = os.fstat(file.fileno()).st_size
+                if file.write(line) != len(line):
+                    os.ftruncate(file.fileno(), end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise write_error(error, self._path) from error
         self.records.append(record)
-        with self._path.open("ab") as file:
-            file.write(strictjson.dumps(record.as_json()) + b"\n")
