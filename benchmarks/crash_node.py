@@ -117,7 +117,7 @@ async def send(root: Path, artifact: ArtifactId, notes: Notes) -> None:
         index: int,
         data: memoryview,
         encoding: Encoding,
-        shape: ChunkShape | None,
+        shape: ChunkShape | None = None,
     ) -> int:
         notes.add(index)
         return really(connection, artifact, index, data, encoding, shape)

@@ -27,10 +27,13 @@ from benchmarks.soundness import store_problems
 from kvsync.config import Home
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
 from kvsync.store import Store
+from kvsync_protocol.limits import KiB
 
 WARM_UP_S: Final = 10.0
 """Longest first phase: after it every descriptor that is kept for good is open."""
 PHASES: Final = 6
+DESCRIPTIONS: Final = 16 * KiB
+"""What those of a few artifacts take, published at once: only chunks are reserved under a quota."""
 
 
 class Process:
@@ -154,7 +157,7 @@ def _at_rest(home: Home) -> list[str]:
         found = []
         if usage.reserved_bytes:
             found.append(f"{usage.reserved_bytes} bytes are reserved for nobody")
-        if usage.bytes > LIMITS.quota_bytes:
+        if usage.bytes > LIMITS.quota_bytes + DESCRIPTIONS:
             found.append(f"{usage.bytes} bytes are over the quota")
         return found
 

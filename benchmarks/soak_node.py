@@ -13,24 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import hashlib
 import json
-import os
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from benchmarks.seeded import Artifact, build_artifact
+from benchmarks.seeded import Artifact
+from benchmarks.soak_watch import ARTIFACTS, Claim, Watch, artifact, descriptors, kept
 from kvsync import log
 from kvsync.config import Home, Settings
-from kvsync.errors import NotFoundError
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
 from kvsync.pack.reader import ArtifactReader
 from kvsync.peer.server import PeerServer
@@ -38,12 +34,10 @@ from kvsync.store import PullDraft, Store, StoreLimits
 from kvsync.sync import pull, push
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError
-from kvsync_protocol.leaves import Leaf
 from kvsync_protocol.limits import KiB
 from kvsync_protocol.ref import Ref
 
 HOMES: Final = 2
-ARTIFACTS: Final = 24
 QUOTA: Final = 450 * KiB
 """Room for about a quarter of them."""
 DRAFT_TTL_S: Final = 3.0
@@ -56,27 +50,10 @@ PINS: Final = 2
 EXPECTED: Final = frozenset(
     {
         *("store.unknown_artifact", "store.pinned", "store.in_use", "store.quota", "store.busy", "store.partial"),
-        *("store.unknown_name", "trust.rollback", "pull.part"),
+        *("store.unknown_name", "trust.rollback", "pull.part", "peer.chunk_gone"),
     }
 )
 """What others' work may make of an operation."""
-
-
-@lru_cache
-def artifact(number: int) -> Artifact:
-    """Those of one third share their first blocks."""
-    head = build_artifact(number % 3, 48, heads=2, dim=16).token_ids
-    return build_artifact(100 + number, 70 + 3 * number, heads=2, dim=16, head=head)
-
-
-@dataclass
-class Claim:
-    """Leaves that must stay readable until `stack` is closed."""
-
-    what: str
-    number: int
-    leaves: Callable[[], list[Leaf]]
-    stack: ExitStack
 
 
 class Worker:
@@ -86,12 +63,11 @@ class Worker:
         self._number, self._rng, self._home, self._store = number, random.Random(seed), home, store
         self._keys = NodeKeys.load(home)
         self._trust = TrustList(home, self._keys.signer.public)
-        self._claims: list[Claim] = []
+        self._watch = Watch(store)
         sharing = -(-processes // HOMES)  # processes on one home
         self._own = [each for each in range(ARTIFACTS) if each % sharing == number // HOMES]
-        self._pins = {each for each in self._own if (home.store_dir / "pins" / artifact(each).id.hex).exists()}
+        self._watch.pins = {n for n in self._own if (home.store_dir / "pins" / artifact(n).id.hex).exists()}
         self.done: Counter[str] = Counter()
-        self.problems: list[str] = []
         self._operations: dict[Callable[[], Awaitable[None]], int] = {
             self.deposit: 6,
             self.pull: 6,
@@ -116,16 +92,13 @@ class Worker:
         while time.monotonic() < end:
             [operation] = self._rng.choices(operations, weights)
             # Whoever has a draft open waits for no other: two might wait for each other's.
-            if not (operation in (self.deposit, self.pull, self.draft) and self._has_draft()):
+            if not (operation in (self.deposit, self.pull, self.draft) and self._watch.drafting):
                 await self._do(operation)
-            await asyncio.to_thread(self._verify_one)
+            await asyncio.to_thread(self._watch.verify_one, self._rng)
             await asyncio.sleep(self._rng.random() * PAUSE_S)
-        await asyncio.to_thread(self._verify_all)
-        while self._claims:
+        await asyncio.to_thread(self._watch.verify_all)
+        while self._watch.claims:
             await self._do(self.let_go)
-
-    def _has_draft(self) -> bool:
-        return any(claim.what == "drafted" for claim in self._claims)
 
     async def _do(self, operation: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -133,9 +106,15 @@ class Worker:
         except CodedError as error:
             self.done[f"{operation.__name__}: {error.code}"] += 1
             if error.code not in EXPECTED:
-                self.problems.append(f"{operation.__name__}: {error.code}: {error.message}")
+                self._watch.problems.append(f"{operation.__name__}: {error.code}: {error.message}")
         else:
             self.done[operation.__name__] += 1
+
+    def report(self) -> dict[str, object]:
+        """What was done and what went wrong since the last one."""
+        found = {"done": self.done + self._watch.verified, "problems": self._watch.problems}
+        self.done, self._watch.verified, self._watch.problems = Counter(), Counter(), []
+        return dict(found)
 
     # what is done
 
@@ -197,14 +176,14 @@ class Worker:
 
     async def pin(self) -> None:
         number = self._rng.choice(self._own)
-        if len(self._pins) < PINS:
+        if len(self._watch.pins) < PINS:
             await asyncio.to_thread(self._store.pin, artifact(number).id)
-            self._pins.add(number)
+            self._watch.pins.add(number)
 
     async def unpin(self) -> None:
-        if self._pins:
-            number = self._rng.choice(sorted(self._pins))
-            self._pins.discard(number)
+        if self._watch.pins:
+            number = self._rng.choice(sorted(self._watch.pins))
+            self._watch.pins.discard(number)
             await asyncio.to_thread(self._store.unpin, artifact(number).id)
 
     async def rm(self) -> None:
@@ -215,7 +194,7 @@ class Worker:
 
     async def fsck(self) -> None:
         report = await asyncio.to_thread(self._store.fsck)
-        self.problems += [f"fsck: {finding}" for finding in report.findings]
+        self._watch.problems += [f"fsck: {finding}" for finding in report.findings]
 
     async def name(self) -> None:
         """A name of this process's own; what it stands for is not evicted."""
@@ -230,15 +209,13 @@ class Worker:
     async def hold(self) -> None:
         number, stack = self._rng.randrange(ARTIFACTS), ExitStack()
         stored = await asyncio.to_thread(stack.enter_context, self._store.hold(artifact(number).id))
-        extent, table = stored.extent, stored.leaves()
-        leaves = list(table.leaves) if extent is None else [table.leaves[span.index] for span in extent.spans()]
-        await self._claim(Claim("held", number, lambda: leaves, stack))
+        await self._claim(Claim("held", number, kept(stored), stack))
 
     async def serve(self) -> None:
         number, stack = self._rng.randrange(ARTIFACTS), ExitStack()
         served = await asyncio.to_thread(stack.enter_context, self._store.serve(artifact(number).id))
         leaves = [served.table.leaves[index] for index in await asyncio.to_thread(served.here)]
-        await self._claim(Claim("served", number, lambda: leaves, stack))
+        await self._claim(Claim("served", number, leaves, stack))
 
     async def draft(self) -> None:
         """Some chunks of an artifact, kept in an open draft; it is published when it is let go of, or left."""
@@ -264,16 +241,16 @@ class Worker:
 
         draft = await asyncio.to_thread(begin)
         stack.callback(end)
-        await self._claim(Claim("drafted", number, lambda: [draft.leaves.leaves[index] for index in order], stack))
+        await self._claim(Claim("drafted", number, [draft.leaves.leaves[index] for index in order], stack))
 
     async def _claim(self, claim: Claim) -> None:
-        self._claims.append(claim)
-        if len(self._claims) > CLAIMS:
+        self._watch.claims.append(claim)
+        if len(self._watch.claims) > CLAIMS:
             await self.let_go()
 
     async def let_go(self) -> None:
-        if self._claims:
-            claim = self._claims.pop(self._rng.randrange(len(self._claims)))
+        if self._watch.claims:
+            claim = self._watch.claims.pop(self._rng.randrange(len(self._watch.claims)))
             await asyncio.to_thread(claim.stack.close)
 
     async def read(self) -> None:
@@ -293,51 +270,6 @@ class Worker:
                 store.usage()
 
         await asyncio.to_thread(again)
-
-    # what must not be lost
-
-    def _all_claims(self) -> Iterator[tuple[str, int, Callable[[], list[Leaf]]]]:
-        for claim in self._claims:
-            yield claim.what, claim.number, claim.leaves
-        for number in self._pins:
-            yield "pinned", number, lambda number=number: self._pinned(number)  # type: ignore[misc]
-
-    def _pinned(self, number: int) -> list[Leaf]:
-        stored = self._store.artifact(artifact(number).id)
-        table = stored.leaves()
-        if stored.extent is None:
-            return list(table.leaves)
-        return [table.leaves[span.index] for span in stored.extent.spans()]
-
-    def _verify_one(self) -> None:
-        claims = list(self._all_claims())
-        if claims:
-            self._verify(*self._rng.choice(claims))
-
-    def _verify_all(self) -> None:
-        for claim in self._all_claims():
-            self._verify(*claim)
-
-    def _verify(self, what: str, number: int, leaves: Callable[[], list[Leaf]]) -> None:
-        try:
-            for leaf in leaves():
-                with os.fdopen(self._store.open_chunk(leaf.digest), "rb") as file:
-                    if hashlib.sha256(file.read()).digest() != leaf.digest.raw:
-                        self.problems.append(f"{what} artifact {number}: other bytes")
-        except NotFoundError as error:
-            self.problems.append(f"{what} artifact {number}: {error.code}: {error.message}")
-        self.done[f"verified {what}"] += 1
-
-
-def descriptors() -> list[str]:
-    """What the descriptors of this process stand for, those of a kind alike."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found.append(str(entry.readlink()).split(":[")[0])
-        except FileNotFoundError:  # the one by which the directory is read
-            continue
-    return sorted(found)
 
 
 @asynccontextmanager
@@ -362,10 +294,11 @@ async def run(number: int, processes: int, seed: int, root: Path, *, serve: bool
     with Store.open(home.store_dir, LIMITS) as store:
         async with serving(home, store, wanted=serve) as server:
             worker = Worker(number, processes, seed, home, store)
+            await worker.reopen()  # SQLite keeps the descriptors of closed connections, for the next ones to use
             while words := (await asyncio.to_thread(sys.stdin.readline)).split():
                 if words[0] == "work":
                     await worker.work(float(words[1]))
-                    said: dict[str, object] = {"done": worker.done, "problems": worker.problems}
+                    said: dict[str, object] = worker.report()
                 else:
                     give_up = time.monotonic() + 30
                     while server is not None and (server.connections or server.offers):
