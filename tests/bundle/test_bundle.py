@@ -6,6 +6,7 @@ import io
 import subprocess
 import tarfile
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -281,3 +282,16 @@ def test_packing_and_taking_hold_one_chunk_at_a_time(sender, taker, tmp_path):
         tracemalloc.stop()
     assert total >= 40 << 20
     assert most < total / 8
+
+
+def test_two_imports_of_overlapping_bundles_at_once_end_and_take_each_chunk_once(sender, taker):
+    """Each wants several artifacts for itself: nobody waits in a circle."""
+    made = [build_artifact(seed, 60) for seed in range(4)]
+    for artifact in made:
+        sender.keep(artifact)
+    bundles = [sender.pack(*(a.id for a in made[:3])), sender.pack(*(a.id for a in made[1:]))] * 2
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(taker.take, bundles))
+    assert all(map(taker.holds, made))
+    assert sum(report.chunks_moved for report in reports) == sum(len(artifact.chunks) for artifact in made)
+    assert taker.store.fsck().clean

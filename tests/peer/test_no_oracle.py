@@ -114,6 +114,22 @@ async def test_a_request_touches_the_same_files_for_both(limited: Node, getter: 
         assert await touched(HIDDEN.id) == await touched(UNKNOWN)
 
 
+async def test_a_name_out_of_sight_touches_the_same_files_as_one_that_nobody_gave(
+    limited: Node, getter: Node
+) -> None:
+    async with limited.serving(), secured(getter, limited, "http/1.1") as connection:
+
+        async def touched(name: str) -> list[str]:
+            with touching() as events:
+                status, body = await asyncio.to_thread(ask, connection, request("GET", f"{routes.REFS}?name={name}"))
+            assert (status, body["refs"]) == (200, [])
+            return events
+
+        for name in ("other/b", "other/zzz"):
+            await touched(name)
+        assert await touched("other/b") == await touched("other/zzz")
+
+
 async def test_a_chunk_s_request_touches_the_same_files_for_both(limited: Node, getter: Node) -> None:
     async with limited.serving(), secured(getter, limited, bulk.ALPN) as connection:
 
