@@ -284,6 +284,16 @@ def test_what_cannot_be_asked_is_one_error(make: Callable[[], object], code: str
     assert caught.value.code == code
 
 
+def test_a_condition_that_would_ask_nothing_is_an_error_before_anything_is_asked(
+    engine: Engine, tmp_path: Path, library: Library
+) -> None:
+    for plan, given in ((dataclasses.replace(PLAN, tasks=TASKS[:3]), None), (PLAN, library)):
+        with pytest.raises(UsageError) as caught:
+            Evaluation(plan, engine, "tiny", tmp_path / "work", meter=METER, library=given)
+        assert caught.value.code == "eval.split"
+    assert not (tmp_path / "work").exists()
+
+
 def test_problems_that_differ_by_white_space_or_unicode_form_are_asked_once() -> None:
     data = [
         {"id": "1", "problem": "Caf\u00e9 au  lait?", "answer": 1, "split": TRAIN},

@@ -19,6 +19,7 @@ from typing import Final
 from kvsync.config import Home
 from kvsync.engines.engine import Engine
 from kvsync.errors import NotFoundError, UsageError
+from kvsync.files import make_private_dir
 from kvsync.graft.client import Client
 from kvsync.keys import NodeKeys
 from kvsync.library.evaluation.energy import EnergyMeter, Spent
@@ -42,7 +43,7 @@ class Evaluation:
     """One run. `work` is a folder for its journal and its scratch home; it is removed by `finish`.
 
     Raises:
-        UsageError: `eval.other_run`; StoreError: `eval.damaged`, `store.*`.
+        UsageError: `eval.other_run`, `eval.split`, `eval.stream_library`; StoreError: `eval.damaged`, `store.*`.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Evaluation:
         self._given = library
         self._progress = progress
         self.plan = plan if library is None else _by_library(plan, library)
+        self.plan.check_splits()
         self.trial: Trial = self.plan.trial(model, self._meter.source, self._meter.watts)
         self._recipe = replace(plan.recipe, seed=plan.seed, deposit=bool(plan.stream))
         self._plain_left: dict[str, int] = {}
-        work.mkdir(mode=0o700, exist_ok=True)
+        make_private_dir(work)
         prints = engine.fingerprints
         name = {**self.trial.as_json(), "plain": plan.plain, "library": None if library is None else library.name}
         self._journal = Journal(
@@ -194,7 +196,11 @@ class Evaluation:
         if not grafted or left < 1:
             return None, None
         self._plain_left[condition] -= 1
-        return grafted[-1].tokens, plain_tokens(library, self._engine, self._recipe, task.problem.text, grafted[-1])
+        try:
+            plain = plain_tokens(library, self._engine, self._recipe, task.problem.text, grafted[-1])
+        except NotFoundError:  # the library was emptied meanwhile
+            return None, None
+        return grafted[-1].tokens, plain
 
 
 def _by_library(plan: Plan, library: Library) -> Plan:

@@ -16,7 +16,7 @@ from kvsync_protocol import figure
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.limits import MAX_FIELD_BYTES, MAX_RECORDS
 from kvsync_protocol.strictjson import dumps
-from kvsync_protocol.trial import ASKED, CONTROL, NEGATIVE, STREAM, Trial
+from kvsync_protocol.trial import ASKED, CONTROL, NEGATIVE, SPLITS_OF, STREAM, Trial
 
 UNRELATED: Final = 40
 """Entries of a negative control that nobody names others for."""
@@ -54,6 +54,17 @@ class Plan:
             if len(dumps(dict(task.verifier().parameters))) > MAX_FIELD_BYTES:
                 raise UsageError(
                     "eval.parameters", f"task {task.id}: its verifier has more than {MAX_FIELD_BYTES} bytes"
+                )
+
+    def check_splits(self) -> None:
+        """Raises UsageError `eval.split` for a condition that would ask nothing."""
+        for condition in () if self.stream else self.conditions:
+            splits = SPLITS_OF[condition]
+            if not any(task.split in splits for task in self.tasks):
+                raise UsageError(
+                    "eval.split",
+                    f"{condition} asks {splits[0]} problems, and there are none",
+                    hint="give other --conditions",
                 )
 
     def of(self, split: str) -> list[Task]:
