@@ -108,9 +108,11 @@ class ChunkFiles:
             return
         with folder:
             for name in folder.names():
+                if not _CHUNK.fullmatch(name) or name[:2] != shard:
+                    continue
                 status = folder.status(name)
-                if _CHUNK.fullmatch(name) and name[:2] == shard and status and stat.S_ISREG(status.st_mode):
-                    yield Digest.parse(name), status.st_size
+                if status and stat.S_ISREG(status.st_mode):
+                    yield Digest(bytes.fromhex(name)), status.st_size
 
     def scan_all(self) -> dict[Digest, int]:
         """Every chunk here with its size."""
