@@ -129,3 +129,18 @@ def test_an_import_that_was_killed_goes_on(home, kvsync, tmp_path):
     assert taken["chunks_moved"] <= len(artifact.chunks) - here
     assert kvsync("verify", artifact.id).status == 0
     assert kvsync("fsck").status == 0
+
+
+def test_what_was_computed_is_grafted_on_the_other_side(kvsync, home, other, tiny_model_dir, tmp_path):
+    document, bundle = tmp_path / "document.txt", tmp_path / "document.kvb"
+    document.write_text(" ".join(f"w{number * 7 % 100}" for number in range(300)))
+    assert kvsync("compute", document, "--model", tiny_model_dir, "--name", "doc", "--local").status == 0
+    assert kvsync("export", "doc", "--out", bundle, "--encoding", "planes").status == 0
+    words = ("--home", other, "import", bundle, "--model", tiny_model_dir, "--json")
+    taken = kvsync(*words).json
+    verdicts = {v["policy"]: v["detail"] for v in taken["artifacts"][0]["verdicts"]}
+    assert verdicts["fingerprints"] == "equal"
+    asked = ("graft", "doc", "--model", tiny_model_dir, "--question", "w1 w2 w3", "--tokens", "4", "--json")
+    here, there = kvsync(*asked).json, kvsync("--home", other, *asked).json
+    assert there["report"]["tokens_grafted"] == here["report"]["tokens_grafted"] == 300
+    assert there["text"] == here["text"]
