@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import kvsync
-from kvsync.config import Home
+from kvsync.config import Home, Settings
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.keys import NodeKeys, TrustList
 from kvsync_protocol.digest import ArtifactId, sha256
@@ -23,6 +23,7 @@ def home(tmp_path: Path) -> Home:
     home = Home(tmp_path / "node")
     home.create()
     NodeKeys.create(home)
+    Settings(graft_when="always").save(home)  # however slow this machine is now; test_costs.py has the rest
     return home
 
 
