@@ -26,17 +26,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.pair import LIMITS, open_node
+from benchmarks.seeded import build_artifact
 from kvsync.config import Settings
 from kvsync.keys import Peer, PeerBook, TrustList
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.server import PeerServer
 from kvsync.store import Store
 from kvsync_protocol import bulk, routes
+from kvsync_protocol.announcement import Announcement, Moment
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status, Verb
-from kvsync_protocol.digest import ArtifactId, sha256
+from kvsync_protocol.digest import ArtifactId, PrefixKey, sha256
 from kvsync_protocol.ref import Ref
-from tests.conftest import build_artifact
-from tests.registry.world import World, artifact, key
+from kvsync_protocol.signing import PublicKey, SigningKey
+from kvsync_registry.member import Member
+from kvsync_registry.service import Registry
+from kvsync_registry.sqlite import SqliteRegistryStore
 
 ABSENT: Final = ArtifactId(sha256(b"nobody has it"))
 WARM_UP: Final = 200
@@ -129,19 +133,33 @@ def over_bulk(connection: ssl.SSLSocket, hidden: ArtifactId) -> Ask:
     return ask
 
 
-def in_registry(path: Path) -> Ask:
-    from kvsync_registry.sqlite import SqliteRegistryStore
+class Two:
+    """The registry's members: one who tells, and one who belongs to somebody else."""
 
-    world = World(SqliteRegistryStore(path))
-    world.join("alpha")
-    world.join("beta", tenant="two")
-    for number in range(500):
-        world.announce("alpha", f"hidden-{number}", range(number, number + 20), readers=("tenant:one",))
-    names = {True: artifact("hidden-7"), False: artifact("unknown")}
-    caller = key("beta").public
+    def __init__(self, teller: PublicKey, asker: PublicKey) -> None:
+        self._members = {teller: Member(teller, "one", publish=True), asker: Member(asker, "two")}
+
+    def find(self, caller: PublicKey) -> Member | None:
+        return self._members.get(caller)
+
+
+def in_registry(path: Path) -> Ask:
+    teller, asker = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
+    registry = Registry(SqliteRegistryStore(path), Two(teller.public, asker.public))
+    digest = sha256(b"fingerprint")
+    hidden = [ArtifactId(sha256(b"hidden %d" % number)) for number in range(500)]
+    said = [
+        Announcement(
+            Moment(1, number + 1), name, digest, digest, (PrefixKey(name),), 1000, ("tenant:one",), 3600
+        ).seal(teller)
+        for number, name in enumerate(hidden)
+    ]
+    if set(registry.declare(teller.public, said).outcomes) != {"ok"}:
+        raise RuntimeError("not all was heard")
+    names = {True: hidden[7], False: ABSENT}
 
     def ask(which: bool) -> None:
-        if world.registry.providers(caller, names[which]).matches:
+        if registry.providers(asker.public, names[which]).matches:
             raise RuntimeError("it was not refused")
 
     return ask
