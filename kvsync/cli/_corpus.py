@@ -50,15 +50,19 @@ def ingest(
     is given.
     """
     from kvsync.graft.client import Client
+    from kvsync.library.corpus.folder import check_folder
     from kvsync.library.corpus.ingest import Ingest
+    from kvsync.library.corpus.phrasing import Phrasing
     from kvsync.library.library import Library
 
     daemon = running_daemon(run, local=local)
     with Client(run.node().root) as client:
+        check_folder(Path(folder))
         opened = Library(client, library)
+        engine = open_engine(run, model, dtype, device)
+        Phrasing(engine, max_tokens)
         if not opened.store.shelf.exists():
             opened = Library.create(client, library)
-        engine = open_engine(run, model, dtype, device)
         compute = _here(client, engine) if daemon is None else _there(daemon, model, dtype, device)
         with run.progress() as progress:
             report = Ingest(

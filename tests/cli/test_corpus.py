@@ -101,3 +101,13 @@ def test_bad_input_is_one_clear_error(
 ):
     found = kvsync(*words, "--model", tiny_model_dir, "--json")
     assert (found.code, found.status) == (code, status)
+
+
+def test_an_ingest_that_cannot_begin_makes_no_library(home: Path, kvsync: Command, tiny_model_dir: Path):
+    for words in (("nowhere",), (home, "--max-tokens", 3), (home, "--model", "nothing")):
+        assert kvsync("library", "ingest", *words, "--library", "new", *model(words, tiny_model_dir)).status != 0
+    assert kvsync("library", "ls", "--json").json == {"libraries": []}
+
+
+def model(words: tuple[object, ...], known: Path) -> tuple[object, ...]:
+    return () if "--model" in words else ("--model", known)

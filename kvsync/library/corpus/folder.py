@@ -75,13 +75,13 @@ class PassedOver:
     reason: str
 
 
-def read_folder(folder: Path) -> Iterator[Document | PassedOver]:
-    """Every file below `folder`, by path, read when it is asked for.
+def check_folder(folder: Path) -> Path:
+    """Where it really is.
 
     Raises:
         NotFoundError: `corpus.missing`.
-        UsageError: `corpus.kind` for what is not a folder, `corpus.files` beyond `MAX_FILES`.
-        StoreError: `corpus.unreadable` when the folder itself cannot be listed.
+        UsageError: `corpus.kind` for what is not a folder.
+        StoreError: `corpus.unreadable` when it cannot be listed.
     """
     try:
         root = folder.resolve(strict=True)  # a link here is followed: the user named it
@@ -95,6 +95,15 @@ def read_folder(folder: Path) -> Iterator[Document | PassedOver]:
     except (OSError, RuntimeError, ValueError) as error:
         detail = getattr(error, "strerror", None) or str(error)
         raise StoreError("corpus.unreadable", f"{folder} cannot be read: {detail}") from error
+    return root
+
+
+def read_folder(folder: Path) -> Iterator[Document | PassedOver]:
+    """Every file below `folder`, by path, read when it is asked for.
+
+    Raises as `check_folder`; UsageError `corpus.files` beyond `MAX_FILES`.
+    """
+    root = check_folder(folder)
     for number, (source, path, reason) in enumerate(_walk(root, "")):
         if number >= MAX_FILES:
             raise UsageError("corpus.files", f"{folder} holds more than {MAX_FILES} files", hint="split it")
