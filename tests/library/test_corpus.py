@@ -315,3 +315,12 @@ def test_passages_and_entries_share_a_library_and_do_not_answer_for_each_other(
     assert [stored.entry.problem for stored in library.entries()] == ["door code"]
     assert [hit.stored.entry.problem for hit in library.search("the door code of Kraidel Mill")] == ["door code"]
     assert [each.passage.source for each in library.route("door code")] == ["sub/mill.txt"]
+
+
+def test_a_node_that_never_grafts_says_so(library: Library, engine: Engine, folder: Path):
+    ingest(library, folder, engine)
+    home = library.client.home
+    dataclasses.replace(library.client.settings, graft_when="never").save(home)
+    with kvsync.Client(home.root) as client:
+        asked = Library.open(client, library.name).ask("door code", engine)
+    assert [each.passed_over for each in asked.candidates] == ["graft.never"]

@@ -17,7 +17,7 @@ from typing import Final
 from kvsync.engines.engine import Engine
 from kvsync.errors import EngineError, UsageError
 from kvsync.graft.graft import Graft
-from kvsync.graft.report import WHOLE
+from kvsync.graft.report import MISS, WHOLE
 from kvsync.library.corpus import phrasing
 from kvsync.library.corpus.report import Asked, Candidate
 from kvsync.library.corpus.terms import terms
@@ -116,7 +116,9 @@ class Question:
         report = graft.report
         if report.mode == WHOLE and report.tokens_grafted == len(held):
             return graft, tokens_digest(tokens)
-        return report.refused.code if report.refused is not None else "entry.tokens"
+        if report.refused is not None:
+            return report.refused.code
+        return "graft.never" if report.mode == MISS else "store.partial"
 
     def _decode(self, graft: Graft, asked: Asked) -> Asked:
         engine, report, began = self._engine, graft.report, time.perf_counter()
