@@ -69,6 +69,15 @@ def test_held_out_transfer_is_what_the_page_says() -> None:
     assert figure.read(said["summary"]["negative"]["points"]) <= 0
 
 
+def test_what_was_never_solved_unaided_is_answered_when_it_comes_back() -> None:
+    said = checked("labels-recurrence.receipt")
+    assert said["run"]["budget"] == 4000
+    found = said["summary"]["recurrence"]
+    assert found["never_solved"] == 10
+    assert found["never_solved_answered"] >= 0.95 * found["never_solved"]
+    assert figure.read(found["never_solved_factor"]) > 100
+
+
 def test_the_flywheel_turns() -> None:
     first, *_, last = checked("labels-stream.receipt")["summary"]["windows"]
     assert figure.read(last["accuracy"]) > figure.read(first["accuracy"])

@@ -26,12 +26,12 @@ from kvsync.library.report import Attempt, Cost, Solved
 from kvsync.library.tasks import HELD_OUT, TRAIN, Task, generate, parse_tasks
 from kvsync.library.verifiers import Verdict, VerifierSpec
 from kvsync.progress import Progress
-from kvsync_protocol import strictjson
+from kvsync_protocol import figure, strictjson
 from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.receipt import Receipt
 from kvsync_protocol.signing import SigningKey
 from kvsync_protocol.trial import CONTROL, FILL, NEGATIVE, RECURRENCE, STREAM, TRANSFER, Asked
-from kvsync_protocol.trial_score import SCORER
+from kvsync_protocol.trial_score import SCORER, wilson
 from tests.library.test_solve import greedy_answer
 
 SHORT = Recipe(max_tokens=4, samples=2, stops=("w99999",))
@@ -417,6 +417,18 @@ def test_a_stream_s_plot_and_bars_can_be_drawn(engine: Engine, tmp_path: Path) -
     save_png(summary, "stream", tmp_path / "stream.png")
     assert (tmp_path / "stream.png").stat().st_size > 1000
     assert len(bars(places(summary))) == 8
+
+
+def test_an_interval_that_misses_its_share_by_a_bit_can_be_drawn(tmp_path: Path) -> None:
+    from kvsync.library.evaluation.chart import places, save_png
+
+    low, high = wilson(10, 10)
+    assert high < 1  # as rounded
+    shown = {"problems": 10, "accuracy": "1e0", "low": figure.spell(low), "high": figure.spell(high)}
+    summary = {"conditions": {"control": {**shown, "decoded": 10, "seconds": "1e0"}}}
+    assert places(summary)[0].high == 1
+    save_png(summary, "all", tmp_path / "all.png")
+    assert (tmp_path / "all.png").stat().st_size > 1000
 
 
 def test_a_library_that_vanishes_while_it_is_filled_is_one_error(engine: Engine, tmp_path: Path) -> None:

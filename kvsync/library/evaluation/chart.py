@@ -39,6 +39,7 @@ def places(summary: Mapping[str, Any]) -> list[Place]:
 def _place(name: str, found: Mapping[str, Any]) -> Place:
     count = found["problems"]
     accuracy, low, high, seconds = (figure.read(found[each]) for each in ("accuracy", "low", "high", "seconds"))
+    low, high = min(low, accuracy), max(high, accuracy)  # an interval's last bit may miss a share of 0 or 1
     return Place(name, count, accuracy, low, high, found["decoded"] / count, seconds / count)
 
 
