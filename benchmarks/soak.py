@@ -44,13 +44,14 @@ class Process:
         self.serves = number < HOMES
         self.descriptors: list[list[str]] = []
         words = [str(number), str(processes), str(seed), str(home.root), *(["--serve"] if self.serves else [])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.soak_node", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(home.root.parent / f"errors-{number}").open("a"),
-            text=True,
-        )
+        with (home.root.parent / f"errors-{number}").open("a") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.soak_node", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self.address = str(self.answer()["address"])
 
     def ask(self, *words: object) -> None:
