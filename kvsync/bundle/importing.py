@@ -38,7 +38,7 @@ from kvsync_protocol.digest import Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import IntegrityError, MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
-from kvsync_protocol.limits import MAX_CHUNK_BYTES, MAX_ENVELOPE_BYTES
+from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_CHUNK_BYTES, MAX_ENVELOPE_BYTES
 from kvsync_protocol.manifest import PAYLOAD_TYPE as MANIFEST_TYPE
 
 
@@ -122,7 +122,7 @@ class _Import:
         sealed = self._members.small(artifact_member(number, "envelope.json"), MAX_ENVELOPE_BYTES, bundled.envelope)
         found = self._judge.admit(bundled, Envelope.parse(sealed))
         manifest = found.manifest
-        found.leaves = self._members.small(artifact_member(number, "leaves"), 40 * manifest.tree.size)
+        found.leaves = self._members.small(artifact_member(number, "leaves"), LEAF_ENTRY_BYTES * manifest.tree.size)
         found.table = manifest.check_leaves(found.leaves)
         found.tokens = self._members.small(artifact_member(number, "tokens"), 4 * manifest.tokens.count)
         manifest.check_tokens(found.tokens)

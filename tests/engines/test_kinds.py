@@ -235,7 +235,7 @@ def test_an_interrupted_deposit_goes_on_from_its_last_snapshot(
     steps: list[int] = []
 
     def killing(stage: str, done: int, total: int, unit: str) -> None:
-        if done == blocks * BLOCK:
+        if done >= blocks * BLOCK:  # blocks are written behind the computation: some may be told of together
             raise KilledError
 
     def counting(stage: str, done: int, total: int, unit: str) -> None:
@@ -245,7 +245,9 @@ def test_an_interrupted_deposit_goes_on_from_its_last_snapshot(
         with pytest.raises(KilledError):
             deposit(killed, engine, SIGNER, tokens, progress=killing)
         resumed = deposit(killed, engine, SIGNER, tokens, progress=counting)
-    assert steps[-1] == DOCUMENT - blocks // EVERY * EVERY * BLOCK
+    kept = (DOCUMENT - steps[-1]) // BLOCK
+    assert kept % EVERY == 0
+    assert kept > blocks - EVERY  # what was being written when the kill came may be kept, too
     with Store.open(tmp_path_factory.mktemp("alone") / "store") as alone:
         assert deposit(alone, engine, SIGNER, tokens).artifact == resumed.artifact
 
