@@ -185,7 +185,7 @@ def main() -> int:
             "machine": {"cpu": platform.processor() or platform.machine(), "openssl": ssl.OPENSSL_VERSION},
             "data": "synthetic: random bytes under a real geometry",
             "speed": measure_speed(root, options.mib, options.rounds, options.streams),
-            "memory": measure_memory(root, [options.mib, 4 * options.mib], options.streams),
+            "memory": measure_memory(root, [options.mib // 8, options.mib], options.streams),
         }
     finally:
         shutil.rmtree(root)
