@@ -1,6 +1,6 @@
 """How fast a verified pull and a push are, against iperf3 and curl from nginx over https, and what memory they take.
 
-    python benchmarks/transfer.py [--json] [--mib 2048] [--rounds 5] [--streams 2] [--install]
+    python benchmarks/transfer.py [--json] [--mib 256] [--rounds 5] [--streams 2] [--install]
 
 Server and client are separate processes, as in real life, on loopback, with their stores in memory
 (/dev/shm). The artifact holds random bytes under a real geometry. kvsync's time is the whole transfer:
@@ -159,7 +159,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=Settings().streams)
     parser.add_argument("--install", action="store_true", help="apt-get install what is missing")
@@ -185,7 +185,7 @@ def main() -> int:
             "machine": {"cpu": platform.processor() or platform.machine(), "openssl": ssl.OPENSSL_VERSION},
             "data": "synthetic: random bytes under a real geometry",
             "speed": measure_speed(root, options.mib, options.rounds, options.streams),
-            "memory": measure_memory(root, [options.mib // 8, options.mib], options.streams),
+            "memory": measure_memory(root, [options.mib, 4 * options.mib], options.streams),
         }
     finally:
         shutil.rmtree(root)
