@@ -30,8 +30,8 @@ from kvsync_protocol.errors import CodedError
 from kvsync_protocol.limits import KiB
 
 ROLE: Final = "compute"
-LOOK_S: Final = 5.0
-"""How often it is seen whether those who wait may still ask."""
+LOOK_S: Final = 1.0
+"""How often it is seen whether those who wait may still ask; a host for which nobody waits reads no file for it."""
 _TOLD: Final = ("compute.", "deposit.", "engine.")
 """Families of errors whose text says nothing of this host."""
 
@@ -79,8 +79,11 @@ class ComputeDesk:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
+                waiting = self._unfinished()
+                if not waiting:
+                    continue
                 asking = {str(p.key) for p in PeerBook(self.home).peers() if ROLE in p.roles and p.keys}
-                for job in self._unfinished():
+                for job in waiting:
                     if _asker(job) not in asking:
                         logger.warning("job %s: the peer that asked for it may no longer", job.id)
                         self.board.cancel(job.id)

@@ -1,8 +1,9 @@
 """One private key in one file: a seed in hex, or PKCS #8 encrypted under a passphrase.
 
 The encrypted form is standard PEM (RFC 5958, PBES2 of RFC 8018 with scrypt and AES-256-CBC), which
-`openssl pkey` reads too. CBC alone would not notice a changed byte; the public key stands before the PEM text
-and is compared, so a damaged file is an error and never another key.
+`openssl pkey` reads too. CBC alone notices neither a changed byte nor, once in 256 times, a wrong passphrase. So the
+line before the PEM text holds its digest, which tells damage from a wrong passphrase, and the public key, which the
+opened key is compared with.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from kvsync.errors import StoreError
 from kvsync.files import read_limited, write_atomic
+from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.limits import KiB
 from kvsync_protocol.signing import PublicKey, SigningKey
@@ -50,9 +52,12 @@ def read_key(path: Path, passphrase: Passphrase) -> SigningKey:
     try:
         if _BEGIN not in data:
             return SigningKey(bytes.fromhex(data.decode("ascii").strip()))
-        named = PublicKey.parse(data.decode("ascii").partition("\n")[0].removeprefix(_MARK))
-        key = _decrypt(data[data.index(_BEGIN) :], passphrase(), path)
-        if key.public != named:
+        public, digest = data.decode("ascii").partition("\n")[0].removeprefix(_MARK).split(" ")
+        pem = data[data.index(_BEGIN) :]
+        if sha256(pem) != Digest.parse(digest):
+            raise ValueError("its text is not what was written")
+        key = _decrypt(pem, passphrase(), path)
+        if key.public != PublicKey.parse(public):
             raise ValueError("the key inside is another one")
     except (ValueError, ProtocolError) as error:
         raise StoreError("keys.damaged", f"{path} does not hold a key", hint="restore it from a backup") from error
@@ -81,21 +86,15 @@ def _encrypt(key: SigningKey, passphrase: bytes) -> bytes:
     cipher = _der(0x30, _AES_256_CBC + _der(0x04, start))
     algorithm = _der(0x30, _PBES2 + _der(0x30, kdf + cipher))
     text = base64.b64encode(_der(0x30, algorithm + _der(0x04, body))).decode()
-    lines = [
-        f"{_MARK}{key.public}",
-        _BEGIN.decode(),
-        *textwrap.wrap(text, 64),
-        _BEGIN.decode().replace("BEGIN", "END"),
-    ]
-    return "".join(f"{line}\n" for line in lines).encode()
+    lines = [_BEGIN.decode(), *textwrap.wrap(text, 64), _BEGIN.decode().replace("BEGIN", "END")]
+    pem = "".join(f"{line}\n" for line in lines).encode()
+    return f"{_MARK}{key.public} {sha256(pem)}\n".encode() + pem
 
 
 def _decrypt(pem: bytes, passphrase: bytes, path: Path) -> SigningKey:
     try:
         private = serialization.load_pem_private_key(pem, passphrase)
-    except ValueError as error:
-        if "password" not in str(error).lower():
-            raise
+    except ValueError as error:  # of whichever kind: the bytes are those that were written
         raise StoreError("keys.passphrase", f"the passphrase does not open {path}", hint="try again") from error
     if not isinstance(private, Ed25519PrivateKey):
         raise ValueError("another kind of key")

@@ -148,12 +148,12 @@ def test_who_gives_up_ends_it_there_as_well_and_so_does_the_loss_of_the_role(
     pair: tuple[Host, Host], engine: Engine
 ) -> None:
     gpu, laptop = pair
-    first = laptop.client.submit(JobKind.ASK, params(engine, words(100 * BLOCK)))
+    first = laptop.client.submit(JobKind.ASK, params(engine, words(120 * BLOCK)))
     until_under_way(laptop, first)
     laptop.client.cancel(first)
     assert code_of(laptop, first) == "job.cancelled"
     assert until(lambda: [job.state for job in jobs_of(gpu)] == [JobState.CANCELLED])
-    second = laptop.client.submit(JobKind.ASK, params(engine, words(100 * BLOCK, 5)))
+    second = laptop.client.submit(JobKind.ASK, params(engine, words(120 * BLOCK, 5)))
     until_under_way(laptop, second)
     gpu.knows(laptop, "get")
     assert code_of(laptop, second) == "peer.role"
