@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from kvsync.errors import UnavailableError
+from kvsync.errors import UnavailableError, UsageError
 from kvsync.keys import Peer, split_address
 from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape
@@ -37,12 +36,6 @@ from kvsync_protocol.errors import IntegrityError, MalformedError, TrustError
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 
 CONNECT_S: Final = 10.0
-PIPELINE_RTT_S: Final = 0.002
-"""From this round-trip time on, the next request goes out before the current answer is read.
-
-Below it the gap between two chunks costs less than a percent, and with one request at a time a killed
-getter loses at most the one chunk that each stream was fetching."""
-
 _ALERT_S: Final = 1.0
 """Longest wait for a refusal; it comes within a round trip."""
 
@@ -69,12 +62,10 @@ class BulkConnection:
         self._stream: SecureStream | None = None
         self._opening: socket.socket | None = None
         self._aborted = False
-        self._asked: deque[BulkRequest] = deque()
+        self._asked: BulkRequest | None = None
         self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded bodies only
         self._codec = Codec()
-        self.depth = 1
-        """Requests worth having under way at once."""
 
     def open(self) -> None:
         """Connect and prove both identities.
@@ -95,7 +86,6 @@ class BulkConnection:
             secured.close()
             raise
         self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle)
-        self.depth = 2 if self._stream.round_trip_s >= PIPELINE_RTT_S else 1
         if self._aborted:
             self.abort()
 
@@ -156,19 +146,14 @@ class BulkConnection:
     def is_open(self) -> bool:
         return self._stream is not None
 
-    @property
-    def pending(self) -> int:
-        """Requests without an answer yet."""
-        return len(self._asked)
-
     def ask(self, artifact: ArtifactId, index: int, encoding: Encoding) -> None:
-        """Request a chunk; `receive` takes the answers in order."""
+        """Request a chunk; `receive` takes the answer, before anything else is asked for or sent."""
         request = BulkRequest(Verb.GET, artifact, index, encoding)
         self._opened().write(request.encode())
-        self._asked.append(request)
+        self._asked = request
 
     def receive(self, size: int, shape: ChunkShape | None = None) -> tuple[Iterable[memoryview], int]:
-        """The oldest requested chunk, of `size` bytes as signed, in pieces, and its bytes on the wire.
+        """The requested chunk, of `size` bytes as signed, in pieces, and its bytes on the wire.
 
         A piece is valid until the next is asked for, and read from the network only then; all must be taken.
         `shape` is what PLANES is decoded by.
@@ -207,18 +192,18 @@ class BulkConnection:
         encoding: Encoding,
         shape: ChunkShape | None = None,
     ) -> int:
-        """Send a chunk; `confirm` takes the answers in order. Returns its bytes on the wire.
+        """Send a chunk; `confirm` takes the answer. Returns its bytes on the wire.
 
         `shape` is what PLANES is encoded by.
         """
         encoding, body = self._codec.encode(data, encoding, shape)
         request = BulkRequest(Verb.PUT, artifact, index, encoding, len(body))
         self._opened().write(request.encode(), body)
-        self._asked.append(request)
+        self._asked = request
         return len(body)
 
     def confirm(self) -> None:
-        """Wait until the oldest sent chunk is stored there.
+        """Wait until the chunk just sent is stored there.
 
         Raises:
             UnavailableError: as `receive`; PolicyError `peer.chunk_refused`; StoreError `store.full`;
@@ -241,17 +226,20 @@ class BulkConnection:
                 socket.socket.shutdown(opening, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Requests without an answer are forgotten; `open` may be called again."""
-        self._asked.clear()
+        """A request without an answer is forgotten; `open` may be called again."""
+        self._asked = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
     def _reply(self) -> tuple[BulkReply, BulkRequest]:
-        stream = self._opened()
+        stream, asked = self._opened(), self._asked
+        if asked is None:
+            raise UsageError("peer.nothing_asked", "nothing was asked for on this connection")
         frame = bytearray(REPLY_BYTES)
         stream.read_into(memoryview(frame))
-        return BulkReply.decode(frame), self._asked.popleft()
+        self._asked = None
+        return BulkReply.decode(frame), asked
 
     def _opened(self) -> SecureStream:
         if self._stream is None:

@@ -28,7 +28,7 @@ from kvsync.peer.dial import NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
-from kvsync.peer.stream import LEAST_RATE, tls_error
+from kvsync.peer.stream import LEAST_RATE, round_trip_s, tls_error
 from kvsync.peer.watch import revoked
 from kvsync_protocol import bulk, library_routes, routes
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -43,6 +43,8 @@ from kvsync_protocol.signing import PublicKey
 from kvsync_protocol.statements import KeyStatements
 
 CONNECT_S: Final = 10.0
+FAR_S: Final = 0.002
+"""Round-trip time from which a line is far: below, the gap between two chunks costs less than a percent."""
 _JSON: Final = {"Content-Type": "application/json"}
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 
@@ -231,6 +233,11 @@ class PeerClient:
         answer = await self._send("POST", routes.path(routes.OFFER_COMMIT, artifact), commit.encode(), _JSON)
         return Accepted.parse(answer)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether a request waits so long for its answer that a connection's gap between two chunks counts."""
+        return self._connector is not None and FAR_S <= self._connector.round_trip_s < float("inf")
+
     def bulk(self) -> BulkConnection:
         """A bulk connection, not yet open, to the place that answered `hello`."""
         reached = self._connector.reached.get(self._address) if self._connector is not None else None
@@ -302,13 +309,15 @@ class PeerClient:
 class _PinnedConnector(aiohttp.TCPConnector):
     """Gives out a connection only after comparing the other side's key with the pins.
 
-    `reached` maps an address as written to the one that answered: a name may stand for several.
+    `reached` maps an address as written to the one that answered: a name may stand for several. `round_trip_s` is
+    the shortest that the kernel has measured.
     """
 
     def __init__(self, context: ssl.SSLContext, pins: tuple[PublicKey, ...]) -> None:
         super().__init__(ssl=context, limit=4 + MAX_ADDRESSES)
         self._pins = pins
         self.reached: dict[str, str] = {}
+        self.round_trip_s = float("inf")
         self.opened: WeakSet[asyncio.Transport] = WeakSet()
 
     async def connect(self, req: aiohttp.ClientRequest, *args: Any, **kwargs: Any) -> Connection:
@@ -318,6 +327,8 @@ class _PinnedConnector(aiohttp.TCPConnector):
                 raise UnavailableError("peer.closed", "the peer closed the connection")
             self.opened.add(connection.transport)
             check_peer(connection.transport.get_extra_info("ssl_object"), self._pins, routes.CONTROL_ALPN)
+            line = connection.transport.get_extra_info("socket")
+            self.round_trip_s = min(self.round_trip_s, round_trip_s(line))
             host, port = connection.transport.get_extra_info("peername")[:2]
             self.reached[join_address(req.url.host or "", req.url.port or 0)] = join_address(host, port)
         except BaseException:

@@ -5,6 +5,7 @@ Knows nothing of what the bytes mean.
 
 from __future__ import annotations
 
+import asyncio.trsock
 import contextlib
 import mmap
 import select
@@ -54,8 +55,7 @@ class SecureStream:
         self._deadline = deadline
         self._piece = buffer(NEAR_PIECE)
         connection.settimeout(stall_s)
-        self.round_trip_s = _round_trip_s(connection)
-        self._is_near = self.round_trip_s < NEAR_S
+        self._is_near = round_trip_s(connection) < NEAR_S
         if self._is_near:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER_BYTES)
 
@@ -215,7 +215,7 @@ def tls_error(error: ssl.SSLError) -> KvsyncError | TrustError:
     return UnavailableError("peer.closed", f"the TLS connection broke: {error.reason or error}")
 
 
-def _round_trip_s(connection: socket.socket) -> float:
+def round_trip_s(connection: socket.socket | asyncio.trsock.TransportSocket) -> float:
     """The kernel's least measured round-trip time (tcp_info.tcpi_min_rtt), which a busy CPU does not lengthen.
 
     Infinity where there is no telling.

@@ -192,11 +192,9 @@ class _PullStream(Stream):
         self._draft = draft
         self._encoder = StreamEncoder(contact.choice, layout)
 
-    def begin(self, index: int) -> None:
-        self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
-
-    def finish(self, index: int) -> int:
+    def move(self, index: int) -> int:
         size = self.plan.leaf(index).size
+        self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
         pieces, wire = self.connection.receive(size, self._encoder.shape(index))
         self._draft.put_pieces(index, self._wanted(index, pieces))
         self._encoder.finished(index, size)

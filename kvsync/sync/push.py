@@ -162,16 +162,13 @@ class _PushStream(Stream):
         self._artifact = stored.artifact
         self._encoder = StreamEncoder(contact.choice, stored.manifest.layout)
         self._buffer = buffer(MAX_CHUNK_BYTES)
-        self._wire: dict[int, int] = {}
 
-    def begin(self, index: int) -> None:
-        with ChunkFile(self._store, self.plan.leaf(index)) as chunk:
+    def move(self, index: int) -> int:
+        leaf = self.plan.leaf(index)
+        with ChunkFile(self._store, leaf) as chunk:
             data = chunk.whole(self._buffer)
-        encoding = self._encoder.choose(index)
-        shape = self._encoder.shape(index)
-        self._wire[index] = self.connection.send(self._artifact, index, data, encoding, shape)
-
-    def finish(self, index: int) -> int:
+        encoding, shape = self._encoder.choose(index), self._encoder.shape(index)
+        wire = self.connection.send(self._artifact, index, data, encoding, shape)
         self.connection.confirm()
-        self._encoder.finished(index, self.plan.leaf(index).size)
-        return self._wire.pop(index)
+        self._encoder.finished(index, leaf.size)
+        return wire

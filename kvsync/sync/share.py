@@ -12,7 +12,6 @@ import hashlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -104,11 +103,10 @@ class Share:
         """Nothing will ever be taken again."""
         return self.ended is not None or self.plan.complete
 
-    def put_back(self, indices: Iterable[int]) -> None:
+    def put_back(self, index: int) -> None:
         """Return what was taken and not moved, to be taken next."""
         with self.plan.changed:
-            for index in reversed(list(indices)):
-                self.plan.give_up(self, index)
+            self.plan.give_up(self, index)
             self.plan.changed.notify_all()
 
     def done(self, index: int, wire: int) -> None:

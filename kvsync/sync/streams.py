@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -38,17 +37,15 @@ class Stream(ABC):
         self.share = share
         self.plan = share.plan
         self.connection = connection
-        self.under_way: deque[int] = deque()
+        self.under_way: int | None = None
+        """The one chunk that a kill would lose. A second one asked for ahead would make it two; on long lines more
+        streams fill the gap between an answer and the next request instead (`Contact.streams`)."""
         self._moved = 0
         self._stopping = threading.Event()
 
     @abstractmethod
-    def begin(self, index: int) -> None:
-        """Ask for, or send, chunk `index`."""
-
-    @abstractmethod
-    def finish(self, index: int) -> int:
-        """Complete the oldest begun chunk; its bytes on the wire. May raise SupersededError."""
+    def move(self, index: int) -> int:
+        """Fetch or send chunk `index`; its bytes on the wire. May raise SupersededError."""
 
     def run(self) -> None:
         """Raises what ends the provider's part; a broken connection is first tried again."""
@@ -72,7 +69,7 @@ class Stream(ABC):
                         raise
                     self._stopping.wait(_PAUSE_S * 2**failures)
         finally:
-            self.share.put_back(self.under_way)
+            self._put_back()
             self.connection.close()
 
     def abort(self) -> None:
@@ -83,7 +80,7 @@ class Stream(ABC):
 
     def _session(self) -> None:
         while not self._stopping.is_set():
-            if not self.under_way and self._paused:
+            if self._paused:
                 self.connection.close()
                 self._stopping.wait(_PAUSE_S)
                 continue
@@ -91,15 +88,12 @@ class Stream(ABC):
                 if not self.share.wait(self._stopping):
                     return
                 self.connection.open()
-            while len(self.under_way) < self.connection.depth and not self._paused:
-                index = self.share.take()
-                if index is None:
-                    break
-                self.under_way.append(index)
-                self.begin(index)
-            if self.under_way:
-                wire = self.finish(self.under_way[0])
-                self.share.done(self.under_way.popleft(), wire)
+            index = self.share.take()
+            if index is not None:
+                self.under_way = index
+                wire = self.move(index)
+                self.under_way = None
+                self.share.done(index, wire)
                 self._moved += 1
             elif not self.share.wait(self._stopping, IDLE_S):
                 if self.share.is_over:
@@ -113,16 +107,23 @@ class Stream(ABC):
     def _start_over(self, error: IntegrityError | MalformedError | NotFoundError | None) -> None:
         """After a fault the connection's place in the conversation is unknown: begin a new one."""
         self.connection.close()
-        if error is not None:
-            if not self.under_way:
-                raise error
-            index = self.under_way.popleft()
-            if isinstance(error, NotFoundError):
-                self.share.gone(index, error)
-            else:
-                self.refused(index, error)
-        self.share.put_back(self.under_way)
-        self.under_way.clear()
+        index = self.under_way
+        if error is None:
+            self._put_back()
+            return
+        if index is None:
+            raise error
+        self.under_way = None
+        if isinstance(error, NotFoundError):
+            self.share.gone(index, error)
+        else:
+            self.refused(index, error)
+
+    def _put_back(self) -> None:
+        """Return what was taken and not moved."""
+        index, self.under_way = self.under_way, None
+        if index is not None:
+            self.share.put_back(index)
 
     def refused(self, index: int, error: IntegrityError | MalformedError) -> None:
         """What came for chunk `index` was wrong. Raises as `Share.refused`."""

@@ -31,6 +31,8 @@ from kvsync_protocol.manifest import Manifest
 R = TypeVar("R", bound=Report)
 
 PAUSE_LOOK_S: Final = 0.25
+FAR_STREAMS: Final = 2
+"""Streams on a far line for each one on a near line."""
 
 
 class Transfer:
@@ -54,6 +56,7 @@ class Transfer:
         self.policies = Policies(dry_run=dry_run)
         self.keys = keys.current()
         self.progress = progress
+        self._far = False
         self._identity = NodeIdentity(self.keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, self.keys.signer.public))
         self._rates = Rates.of(self.keys.home)
@@ -114,9 +117,11 @@ class Transfer:
         yield
         self._moving_s += time.monotonic() - began
 
-    def streams(self, plan: Plan) -> int:
-        """To each of the peers."""
-        return min(-(-self.settings.streams // len(self.peers)), plan.chunks_planned)
+    def streams(self, chunks: int, *, far: bool) -> int:
+        """To each of the peers, for so many chunks; on a far line more, so that others fill it while one waits."""
+        self._far = self._far or far
+        wanted = -(-self.settings.streams // len(self.peers))
+        return min(wanted * FAR_STREAMS if far else wanted, chunks)
 
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""
@@ -132,7 +137,7 @@ class Transfer:
             bytes_wire=plan.bytes_wire,
             bytes_here=plan.bytes_here,
             resent=plan.resent,
-            streams=self.streams(plan),
+            streams=self.streams(plan.chunks_planned, far=self._far),
             seconds=time.monotonic() - self._began,
             moving_seconds=self._moving_s,
             verdicts=self.policies.verdicts,
@@ -153,7 +158,7 @@ class Contact:
 
     def open_ahead(self, chunks: int) -> None:
         """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
-        for _ in range(min(-(-self.transfer.settings.streams // len(self.transfer.peers)), chunks)):
+        for _ in range(self.transfer.streams(chunks, far=self.client.is_far)):
             connection = self.client.bulk()
             self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
 
@@ -167,7 +172,7 @@ class Contact:
 
     async def move(self, share: Share, stream: Callable[[BulkConnection], Stream]) -> None:
         """Move chunks of the share until none is left, each stream from when its own connection is open."""
-        count = self.transfer.streams(share.plan)
+        count = self.transfer.streams(share.plan.chunks_planned, far=self.client.is_far)
         if count:
             await run_streams([partial(self._start, stream)] * count)
 

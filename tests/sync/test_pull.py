@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +14,15 @@ from kvsync.errors import NotFoundError, PolicyError, UsageError
 from kvsync.keys import Peer
 from kvsync.pack import ArtifactReader
 from kvsync.store import StoreLimits
+from kvsync_protocol.bulk import BulkRequest
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, MismatchError, TrustError
 from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact
-from tests.sync.faulty import Faults, FaultyServer
+from tests.sync.faulty import Faults, FaultyServer, FaultySession
+from tests.sync.lies import plain
 from tests.sync.nodes import Node
 
 Make = Callable[..., Artifact]
@@ -54,6 +57,31 @@ async def test_a_pulled_artifact_has_every_byte_of_the_original(
     assert 0 < report.bytes_wire <= total
     assert report.chunks_moved == len(artifact.chunks)
     assert sorted(seen)[-1] == ("pull", total, total, "bytes")
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_connection_has_one_chunk_under_way_and_a_far_line_more_connections(
+    provider: Node, getter: Node, make_artifact: Make, monkeypatch: pytest.MonkeyPatch, far: bool
+) -> None:
+    """So a kill loses one chunk a stream, whatever the line."""
+    if far:
+        monkeypatch.setattr("kvsync.peer.client.FAR_S", 0.0)
+    asked_ahead: list[int] = []
+    sessions: set[FaultySession] = set()
+
+    def look(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
+        sessions.add(session)
+        if select.select([session.stream._connection], [], [], 0.02)[0]:
+            asked_ahead.append(request.index)
+        plain(session, bytes(data))
+
+    artifact = make_artifact(tokens=100)
+    provider.keep(artifact)
+    async with provider.serving(partial(FaultyServer, faults=Faults(chunk=look))):
+        report = await getter.pull(provider, artifact.id, settings={"streams": 3})
+    assert asked_ahead == []
+    assert (report.streams, len(sessions)) == ((6, 6) if far else (3, 3))
+    assert report.chunks_moved == len(artifact.chunks) >= 2 * report.streams
 
 
 async def test_compressible_chunks_cross_the_wire_smaller(provider: Node, getter: Node, make_artifact: Make) -> None:

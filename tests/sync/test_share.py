@@ -167,15 +167,15 @@ def test_whatever_goes_wrong_each_chunk_is_moved_once_or_waits(
                     own.append(index)
             elif step == "end":
                 share.end(STALLED)
-                share.put_back(own)
-                own.clear()
+                while own:
+                    share.put_back(own.pop())
             elif own:
                 index = own.pop()
                 if step == "done":
                     moved[index] += 1
                     share.done(index, 100)
                 elif step == "back":
-                    share.put_back([index])
+                    share.put_back(index)
                 elif step == "wrong":
                     share.refused(index, WRONG)
                 else:
