@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from kvsync_protocol.fingerprint import Fingerprints
 
 settings.register_profile("kvsync", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("kvsync")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell's background job gets it; every process that a test starts and interrupts would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 THREADS = torch.get_num_threads()
 

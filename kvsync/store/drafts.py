@@ -15,7 +15,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -117,7 +117,9 @@ class PullDraft:
 
     def missing(self) -> list[int]:
         """Indexes of wanted leaves whose chunk is not here yet, in order; looked up at each call."""
-        sizes = self._parts.chunks.sizes(leaf.digest for leaf in self._wanted.values())
+        return self._lacking(self._parts.chunks.sizes(leaf.digest for leaf in self._wanted.values()))
+
+    def _lacking(self, sizes: Mapping[Digest, int]) -> list[int]:
         return [i for i, leaf in self._wanted.items() if sizes.get(leaf.digest) != leaf.size]
 
     def put(self, index: int, data: Buffer) -> None:
@@ -192,17 +194,17 @@ class PullDraft:
 
     def _publish(self) -> StoredArtifact:
         lock, parts = self._held(), self._parts
-        missing = self.missing()
+        sizes = parts.chunks.sizes(leaf.digest for leaf in self._wanted.values())
+        missing = self._lacking(sizes)
         if missing:
             raise StoreError(
                 "store.incomplete",
                 f"{len(missing)} of {len(self._wanted)} chunks are missing",
                 missing=len(missing),
             )
-        digests = [leaf.digest for leaf in self._wanted.values()]
-        parts.chunks.sync(digests)
+        parts.chunks.sync(sizes)
         with parts.index.writing() as db:
-            add_chunks(db, parts.chunks.sizes(digests))
+            add_chunks(db, sizes)  # leased, so that gc has left them where they are
             if parts.files.is_sound(self.artifact):
                 parts.files.merge(self._envelope)
                 if self._cost is not None:

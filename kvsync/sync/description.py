@@ -149,7 +149,9 @@ class Describing:
         policies.model(self._fingerprints, manifest, transfer.settings.accept)
         evidence = ArtifactEvidence(self._store, self._trust, transfer.settings, client, dry_run=transfer.dry_run)
         here = await asyncio.to_thread(self._leaves_here, manifest, position)
-        if here is not None and not transfer.dry_run:
+        if here is None and not transfer.dry_run:
+            contact.open_ahead(manifest.tree.size)
+        elif not transfer.dry_run:
             await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
         await evidence.learn(manifest, here=here is not None)
         await evidence.judge_audits(policies, envelope, manifest)
@@ -157,8 +159,6 @@ class Describing:
         ref = self._newest(named) if named else None
         if here is not None:
             return Description(manifest, envelope, here, evidence, policies, position=position, ref=ref)
-        if not transfer.dry_run:
-            contact.open_ahead(manifest.tree.size)
         leaves = await client.leaves(manifest)
         table = await asyncio.to_thread(manifest.check_leaves, leaves)
         tokens = await client.tokens(manifest)
