@@ -110,7 +110,7 @@ def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
         for number in range(args.rounds + 1):
             raw.append(raw_rate())
             for encoding in ENCODINGS if number % 2 == 0 else reversed(ENCODINGS):
-                pulls[encoding].append(pair.pull(server, Settings(encoding=encoding)))
+                pulls[encoding].append(pair.pull(server, Settings(encoding=encoding, streams=args.streams)))
             if not number:  # warm-up: page cache, imports on the providing side
                 raw.clear()
                 for found in pulls.values():
@@ -149,6 +149,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mbit", type=int, default=1000)
+    parser.add_argument("--streams", type=int, default=Settings().streams)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--raw-send", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--raw-receive", action="store_true", help=argparse.SUPPRESS)

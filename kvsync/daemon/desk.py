@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -31,7 +31,7 @@ from kvsync_protocol.limits import KiB
 
 ROLE: Final = "compute"
 LOOK_S: Final = 1.0
-"""How often it is seen whether those who wait may still ask; a host for which nobody waits reads no file for it."""
+"""How often it is seen whether those who wait may still ask; while nobody does, nothing is read for it."""
 _TOLD: Final = ("compute.", "deposit.", "engine.")
 """Families of errors whose text says nothing of this host."""
 
@@ -46,6 +46,7 @@ class ComputeDesk:
     home: Home
     settings: Settings
     access: Access | None = None
+    _awaited: bool = field(default=True, init=False)  # whether there may be unfinished computations of peers
 
     def mount(self, app: web.Application, lane: Lane) -> None:
         async def models(request: web.Request) -> web.StreamResponse:
@@ -79,9 +80,10 @@ class ComputeDesk:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                waiting = self._unfinished()
-                if not waiting:
+                if not self._awaited:
                     continue
+                waiting = self._unfinished()
+                self._awaited = bool(waiting)
                 asking = {str(p.key) for p in PeerBook(self.home).peers() if ROLE in p.roles and p.keys}
                 for job in waiting:
                     if _asker(job) not in asking:
@@ -113,6 +115,7 @@ class ComputeDesk:
             device=model.device,
             asked=Asked(peer.key, request.compatibility, request.numerics, most),
         )
+        self._awaited = True
         job = self.board.submit(Submission(_job_id(peer, request.id), JobKind.COMPUTE, params.as_json()))
         logger.info("job %s: asked for by %s", job.id, peer.name)
         return self._state(peer, request.id, job)

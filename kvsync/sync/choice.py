@@ -1,15 +1,18 @@
 """How chunks go over the wire: as the settings say, or as this transfer's own measurements do.
 
-With `auto`, the first chunks go plain, then one goes in planes, and whichever brings bytes of content faster is
-asked for from then on; now and then the other is tried again, since links change. What is compared is what counts,
-time from one finished chunk to the next on a stream: it holds the wire, both ends' codecs, the hash and the disk.
-Knows no encodings' inner life.
+    auto   plain ─► planes ─► the faster one ─► the other ─► the faster one ─► …
+           TRY      TRY       STAY              TRY          STAY chunks each
+
+A way is judged by the bytes of content that all streams finish in its turn, for they share the line: one stream's
+encoded chunk among others' plain ones would only show what encoding costs it, not what it leaves to the others. Links
+change, so the slower one is tried again now and then. Knows no encodings' inner life.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from kvsync.pack.shape import ChunkShape, leaf_shape
@@ -17,16 +20,14 @@ from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.layout import Layout
 from kvsync_protocol.limits import KiB
 
-RETRY_EVERY: Final = 24
-"""One chunk in so many is moved in the way that seems slower."""
-PATIENCE: Final = 8
-"""Chunks until a first try that has told nothing is made again; meanwhile they go as they can."""
+TRY: Final = 8
+"""Chunks after which a way has shown how fast it is."""
+STAY: Final = 96
+"""Chunks in the faster way until the other has its next turn."""
 MIN_BYTES: Final = 512 * KiB
 """Smaller chunks say more about latency than about rate."""
-_WEIGHT: Final = 0.5
-"""Of the latest measurement in the running mean."""
 
-_ROWS: Final = {
+_WAYS: Final = {
     "identity": (Encoding.IDENTITY,),
     "zstd": (Encoding.ZSTD,),
     "planes": (Encoding.PLANES,),
@@ -37,60 +38,69 @@ _ROWS: Final = {
 class EncodingChoice:
     """The encoding of the next chunk. One per transfer, for all its streams."""
 
-    def __init__(self, setting: str) -> None:
-        self._ways = _ROWS[setting]
+    def __init__(self, setting: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ways = _WAYS[setting]
+        self._clock = clock
         self._lock = threading.Lock()
-        self._taken = 0
-        self._try_at = 0
-        self._cost: dict[Encoding, float] = {}  # seconds per byte of content
+        self._rates: dict[Encoding, float] = {}  # bytes of content per second
+        self._way, self._span, self._left = self._ways[0], TRY, TRY
+        self._since: float | None = None
+        self._bytes = 0
 
     def take(self) -> Encoding:
         """What to ask for next."""
-        with self._lock:
-            self._taken += 1
-            first = self._ways[0]
-            unknown = [way for way in self._ways if way not in self._cost]
-            if first in unknown:
-                return first
-            if unknown:
-                if self._taken < self._try_at:
-                    return first
-                self._try_at = self._taken + PATIENCE
-                return unknown[0]
-            best = min(self._ways, key=self._cost.__getitem__)
-            others = [way for way in self._ways if way is not best]
-            return others[0] if others and self._taken % RETRY_EVERY == 0 else best
+        return self._way
 
-    def learn(self, encoding: Encoding, size: int, seconds: float) -> None:
-        """A chunk of `size` bytes that was asked for in `encoding` took a stream so long."""
+    def finished(self, encoding: Encoding, size: int) -> None:
+        """A chunk of `size` bytes, asked for in `encoding`, is here. One of the turn before counts for neither."""
         if size < MIN_BYTES or len(self._ways) == 1:
             return
         with self._lock:
-            cost = seconds / size
-            before = self._cost.get(encoding, cost)
-            self._cost[encoding] = before + _WEIGHT * (cost - before)
+            if encoding is not self._way:
+                return
+            now = self._clock()
+            if self._since is None:  # the first of a turn was on its way while others went otherwise
+                self._since = now
+                return
+            self._bytes += size
+            self._left -= 1
+            if not self._left:
+                self._rates[self._way] = self._bytes / max(now - self._since, 1e-9)
+                self._turn()
+
+    def _turn(self) -> None:
+        """Whose turn is next; the lock is held."""
+        untried = [way for way in self._ways if way not in self._rates]
+        best = max(self._rates, key=self._rates.__getitem__)
+        if untried:
+            self._begin(untried[0], TRY)
+        elif self._span == STAY:
+            self._begin(next(way for way in self._ways if way is not self._way), TRY)
+        else:
+            self._begin(best, STAY)
+
+    def _begin(self, way: Encoding, span: int) -> None:
+        self._way, self._span, self._left = way, span, span
+        self._since, self._bytes = None, 0
 
 
 class StreamEncoder:
-    """One stream's use of the choice: what each chunk under way was asked for, and how long it took."""
+    """One stream's use of the choice: what its chunk under way was asked for."""
 
     def __init__(self, choice: EncodingChoice, layout: Layout) -> None:
         self._choice = choice
         self._layout = layout
-        self._asked: dict[int, Encoding] = {}
-        self._last: float | None = None
+        self._asked = Encoding.IDENTITY
 
-    def choose(self, index: int) -> Encoding:
-        encoding = self._asked[index] = self._choice.take()
-        return encoding
+    def choose(self) -> Encoding:
+        """For the next chunk."""
+        self._asked = self._choice.take()
+        return self._asked
 
     def shape(self, index: int) -> ChunkShape | None:
-        """What chunk `index` consists of, if its encoding has to know."""
-        return leaf_shape(self._layout, index) if self._asked[index] is Encoding.PLANES else None
+        """What chunk `index` consists of, if the encoding just chosen has to know."""
+        return leaf_shape(self._layout, index) if self._asked is Encoding.PLANES else None
 
-    def finished(self, index: int, size: int) -> None:
-        """The first chunk measures nothing: its time holds the connection's start."""
-        now, encoding = time.monotonic(), self._asked.pop(index)
-        if self._last is not None:
-            self._choice.learn(encoding, size, now - self._last)
-        self._last = now
+    def finished(self, size: int) -> None:
+        """The chunk just chosen for is here."""
+        self._choice.finished(self._asked, size)

@@ -194,10 +194,10 @@ class _PullStream(Stream):
 
     def move(self, index: int) -> int:
         size = self.plan.leaf(index).size
-        self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
+        self.connection.ask(self._draft.artifact, index, self._encoder.choose())
         pieces, wire = self.connection.receive(size, self._encoder.shape(index))
         self._draft.put_pieces(index, self._wanted(index, pieces))
-        self._encoder.finished(index, size)
+        self._encoder.finished(size)
         return wire
 
     def refused(self, index: int, error: IntegrityError | MalformedError) -> None:

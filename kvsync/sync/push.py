@@ -167,8 +167,8 @@ class _PushStream(Stream):
         leaf = self.plan.leaf(index)
         with ChunkFile(self._store, leaf) as chunk:
             data = chunk.whole(self._buffer)
-        encoding, shape = self._encoder.choose(index), self._encoder.shape(index)
+        encoding, shape = self._encoder.choose(), self._encoder.shape(index)
         wire = self.connection.send(self._artifact, index, data, encoding, shape)
         self.connection.confirm()
-        self._encoder.finished(index, leaf.size)
+        self._encoder.finished(leaf.size)
         return wire

@@ -31,8 +31,9 @@ from kvsync_protocol.manifest import Manifest
 R = TypeVar("R", bound=Report)
 
 PAUSE_LOOK_S: Final = 0.25
-FAR_STREAMS: Final = 2
-"""Streams on a far line for each one on a near line."""
+WAITING_STREAMS: Final = 2
+"""Streams for each one of the settings where a chunk's bytes leave the line idle before and after: on a far line, and
+where they are encoded and decoded."""
 
 
 class Transfer:
@@ -56,7 +57,7 @@ class Transfer:
         self.policies = Policies(dry_run=dry_run)
         self.keys = keys.current()
         self.progress = progress
-        self._far = False
+        self._waited = False
         self._identity = NodeIdentity(self.keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, self.keys.signer.public))
         self._rates = Rates.of(self.keys.home)
@@ -117,11 +118,11 @@ class Transfer:
         yield
         self._moving_s += time.monotonic() - began
 
-    def streams(self, chunks: int, *, far: bool) -> int:
-        """To each of the peers, for so many chunks; on a far line more, so that others fill it while one waits."""
-        self._far = self._far or far
+    def streams(self, chunks: int, *, waiting: bool) -> int:
+        """To each of the peers, for so many chunks; more where the line would be idle while each of them waits."""
+        self._waited = self._waited or waiting
         wanted = -(-self.settings.streams // len(self.peers))
-        return min(wanted * FAR_STREAMS if far else wanted, chunks)
+        return min(wanted * WAITING_STREAMS if waiting else wanted, chunks)
 
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""
@@ -137,7 +138,7 @@ class Transfer:
             bytes_wire=plan.bytes_wire,
             bytes_here=plan.bytes_here,
             resent=plan.resent,
-            streams=self.streams(plan.chunks_planned, far=self._far),
+            streams=self.streams(plan.chunks_planned, waiting=self._waited),
             seconds=time.monotonic() - self._began,
             moving_seconds=self._moving_s,
             verdicts=self.policies.verdicts,
@@ -158,9 +159,13 @@ class Contact:
 
     def open_ahead(self, chunks: int) -> None:
         """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
-        for _ in range(self.transfer.streams(chunks, far=self.client.is_far)):
+        for _ in range(self.transfer.streams(chunks, waiting=self._waits)):
             connection = self.client.bulk()
             self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
+
+    @property
+    def _waits(self) -> bool:
+        return self.client.is_far or self.transfer.settings.encoding != "identity"
 
     async def close_unused(self) -> None:
         """Those that no stream took."""
@@ -172,7 +177,7 @@ class Contact:
 
     async def move(self, share: Share, stream: Callable[[BulkConnection], Stream]) -> None:
         """Move chunks of the share until none is left, each stream from when its own connection is open."""
-        count = self.transfer.streams(share.plan.chunks_planned, far=self.client.is_far)
+        count = self.transfer.streams(share.plan.chunks_planned, waiting=self._waits)
         if count:
             await run_streams([partial(self._start, stream)] * count)
 
