@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import zstandard
 
-from benchmarks import kv
+from benchmarks import kv, rivals
 from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape, leaf_shape
 from kvsync.peer.chunk_file import ChunkFile
@@ -181,15 +179,6 @@ def kv_chunks(store: Store, stored: StoredArtifact) -> list[tuple[bytes, ChunkSh
     return found
 
 
-def install_zipnn() -> None:
-    """Into a directory of its own: a benchmark's peer is no dependency."""
-    folder = Path(tempfile.gettempdir()) / "kvsync-benchmark-zipnn"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), "zipnn"]
-    if not folder.exists():
-        subprocess.run(command, check=True)
-    sys.path.insert(0, str(folder))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
@@ -200,7 +189,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.install:
-        install_zipnn()
+        rivals.install("zipnn")
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         Store.open(Path(folder) / "store", StoreLimits(free_floor_bytes=0)) as store,

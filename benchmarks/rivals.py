@@ -12,6 +12,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +115,12 @@ def iperf3(size: int) -> float:
                 return float(found["bits_per_second"]) / 8e6
             time.sleep(0.05)
     raise RuntimeError(f"iperf3 fails: {done.stdout}")
+
+
+def install(*packages: str) -> None:
+    """From PyPI, without what they depend on, into a directory of their own: a benchmark's peer is no dependency."""
+    folder = Path(tempfile.gettempdir()) / f"kvsync-benchmark-{packages[0].partition('=')[0]}"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *packages]
+    if not folder.exists():
+        subprocess.run(command, check=True)
+    sys.path.insert(0, str(folder))
