@@ -35,6 +35,7 @@ import platformdirs
 
 from kvsync.errors import NotFoundError, StoreError, UsageError
 from kvsync.files import make_private_dir, read_limited, write_atomic
+from kvsync.networks import Networks
 from kvsync_protocol.limits import GiB, KiB, MiB
 
 HOME_VARIABLE: Final = "KVSYNC_HOME"
@@ -224,6 +225,9 @@ class Settings:
     stall_timeout_s: int = 30
     """A connection that moves nothing for so long is given up."""
     max_connections: int = 64
+    unencrypted_bulk_networks: tuple[str, ...] = ()
+    """Networks, in CIDR notation, whose addresses exchange chunks WITHOUT ENCRYPTION with this node where they allow
+    the same: whoever can listen there reads the documents. None by default; loopback only if listed."""
     max_artifact_bytes: int = 256 * GiB
     require_signers: int = 1
     """Distinct trusted signers that must vouch for every block of what is taken from a peer."""
@@ -249,6 +253,7 @@ class Settings:
     """Torch's intra-op threads, part of the numerics fingerprint; 0 takes torch's own default."""
 
     def __post_init__(self) -> None:
+        Networks(self.unencrypted_bulk_networks)
         if self.accept not in ("equal", "canary"):
             raise UsageError("config.value", f"accept = {self.accept!r} is unknown", hint='use "equal" or "canary"')
         if self.graft_when not in ("auto", "always", "never"):
@@ -315,8 +320,10 @@ class Settings:
         for name, value in found.items():
             if name not in defaults:
                 raise UsageError("config.unknown", f"{home.config_file}: unknown setting {name!r}", field=name)
+            if isinstance(value, list) and all(isinstance(each, str) for each in value):
+                value = found[name] = tuple(value)
             if type(value) is not type(defaults[name]):
-                kind = type(defaults[name]).__name__
+                kind = type(defaults[name]).__name__.replace("tuple", "list of strings")
                 raise UsageError("config.type", f"{home.config_file}: {name} is not of type {kind}", field=name)
         return cls(**found)
 
@@ -328,5 +335,5 @@ class Settings:
             if value != field.default:
                 lines.append(
                     f"{field.name} = {json.dumps(value, ensure_ascii=False)}"
-                )  # numbers, booleans, plain strings
+                )  # numbers, booleans, plain strings, lists of them
         write_atomic(home.config_file, "".join(line + "\n" for line in lines).encode())

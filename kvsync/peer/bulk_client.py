@@ -7,6 +7,7 @@ verified here; who asked knows the digest.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Iterable
@@ -16,13 +17,16 @@ from kvsync.errors import UnavailableError, UsageError
 from kvsync.keys import Peer, split_address
 from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape
+from kvsync.peer.clear_stream import ClearOffer, ClearStream, leave_tls
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import bulk_error
-from kvsync.peer.stream import SecureStream, buffer, stream_error
+from kvsync.peer.secure_stream import SecureStream
+from kvsync.peer.stream import Stream, buffer
+from kvsync.peer.stream_errors import closed, stream_error
+from kvsync_protocol import bulk, unencrypted
 from kvsync_protocol.bulk import (
-    ALPN,
     MAX_WIRE_BYTES,
     REPLY_BYTES,
     BulkReply,
@@ -34,10 +38,13 @@ from kvsync_protocol.bulk import (
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import IntegrityError, MalformedError, TrustError
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
+from kvsync_protocol.unencrypted import Side
 
 CONNECT_S: Final = 10.0
 _ALERT_S: Final = 1.0
 """Longest wait for a refusal; it comes within a round trip."""
+
+log = logging.getLogger(__name__)
 
 
 class BulkConnection:
@@ -52,14 +59,18 @@ class BulkConnection:
         stall_s: float,
         deadline: Deadline,
         throttle: Throttle | None = None,
+        clear: ClearOffer | None = None,
     ) -> None:
         self.throttle = throttle
+        self.is_encrypted = True
+        """Whether it is, or was when it was last open."""
+        self._clear = clear
         self._peer = peer
         self._address = address
         self._context = context
         self._stall_s = stall_s
         self._deadline = deadline
-        self._stream: SecureStream | None = None
+        self._stream: Stream | None = None
         self._opening: socket.socket | None = None
         self._aborted = False
         self._asked: BulkRequest | None = None
@@ -68,7 +79,7 @@ class BulkConnection:
         self._codec = Codec()
 
     def open(self) -> None:
-        """Connect and prove both identities.
+        """Connect and prove both identities. Leaves TLS then where both sides' settings say so.
 
         Raises:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`.
@@ -77,15 +88,10 @@ class BulkConnection:
         self.close()
         limit = self._deadline.remaining(min(CONNECT_S, self._stall_s))
         try:
-            secured = self._secured(self._connected(limit))
+            self._stream = self._streaming(self._secured(self._connected(limit)))
         except OSError as error:
             raise stream_error(error) from error
-        try:
-            check_peer(secured, self._peer.keys, ALPN)
-        except BaseException:
-            secured.close()
-            raise
-        self._stream = SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle)
+        self.is_encrypted = self._stream.is_encrypted
         if self._aborted:
             self.abort()
 
@@ -111,14 +117,32 @@ class BulkConnection:
         raise failure
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
-        secured = self._context.wrap_socket(connection, do_handshake_on_connect=False)
+        context, protocols = self._context, (bulk.ALPN,)
+        if self._clear is not None and self._clear.networks.hold(connection.getpeername()[0]):
+            context, protocols = self._clear.context, (unencrypted.ALPN, bulk.ALPN)
+        secured = context.wrap_socket(connection, do_handshake_on_connect=False)
         try:
             self._begin(secured)
             secured.do_handshake()
+            check_peer(secured, self._peer.keys, *protocols)
         except BaseException:
             secured.close()
             raise
         return secured
+
+    def _streaming(self, secured: ssl.SSLSocket) -> Stream:
+        if secured.selected_alpn_protocol() != unencrypted.ALPN:
+            return SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle)
+        connection, key = leave_tls(secured, Side.ASKING)
+        try:
+            self._begin(connection)
+        except BaseException:
+            connection.close()
+            raise
+        log.warning("chunks go UNENCRYPTED to and from %s at %s", self._peer.name, self._address)
+        return ClearStream(
+            connection, key, Side.ASKING, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle
+        )
 
     def _begin(self, connection: socket.socket) -> None:
         """From here on `abort` ends it. Raises UnavailableError `peer.closed` when that has happened."""
@@ -133,7 +157,8 @@ class BulkConnection:
         """
         try:
             self.open()
-            self._opened().await_alert(_ALERT_S)
+            if isinstance(self._stream, SecureStream):
+                self._stream.await_alert(_ALERT_S)
         except TrustError as error:
             return error if error.code == "peer.refused" else None
         except UnavailableError:
@@ -149,7 +174,7 @@ class BulkConnection:
     def ask(self, artifact: ArtifactId, index: int, encoding: Encoding) -> None:
         """Request a chunk; `receive` takes the answer, before anything else is asked for or sent."""
         request = BulkRequest(Verb.GET, artifact, index, encoding)
-        self._opened().write(request.encode())
+        self._opened().write_frame(request.encode())
         self._asked = request
 
     def receive(self, size: int, shape: ChunkShape | None = None) -> tuple[Iterable[memoryview], int]:
@@ -162,7 +187,7 @@ class BulkConnection:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
             NotFoundError: `peer.chunk_gone`.
             MalformedError: `bulk.frame`, `bulk.length`, `bulk.encoding`, `codec.frame`, `codec.window`.
-            IntegrityError: `bulk.size`, `codec.size`.
+            IntegrityError: `bulk.size`, `codec.size`, `bulk.seal`.
         """
         reply, request = self._reply()
         index = request.index
@@ -180,7 +205,7 @@ class BulkConnection:
         if self._body is None:
             self._body = buffer(MAX_WIRE_BYTES)
         body = self._body[: reply.length]
-        self._opened().read_into(body)
+        self._opened().read_message(body)
         self._codec.decode(body, reply.encoding, view, shape)
         return (view,), reply.length
 
@@ -198,7 +223,10 @@ class BulkConnection:
         """
         encoding, body = self._codec.encode(data, encoding, shape)
         request = BulkRequest(Verb.PUT, artifact, index, encoding, len(body))
-        self._opened().write(request.encode(), body)
+        if encoding is Encoding.IDENTITY:
+            self._opened().write_frame(request.encode(), plain=body)
+        else:
+            self._opened().write_frame(request.encode(), body)
         self._asked = request
         return len(body)
 
@@ -207,13 +235,17 @@ class BulkConnection:
 
         Raises:
             UnavailableError: as `receive`; PolicyError `peer.chunk_refused`; StoreError `store.full`;
-            IntegrityError `integrity.chunk`.
+            IntegrityError `integrity.chunk`, `bulk.seal`.
         """
         reply, request = self._reply()
         if reply.length:
             raise MalformedError("bulk.length", "an answer to a PUT has no body")
         if reply.status is not Status.OK:
             raise bulk_error(self._peer.name, reply.status, request.index)
+
+    def stay_encrypted(self) -> None:
+        """Never leave TLS again. What is open stays as it is."""
+        self._clear = None
 
     def abort(self) -> None:
         """Break the connection for good, waking the thread that uses it."""
@@ -236,12 +268,13 @@ class BulkConnection:
         stream, asked = self._opened(), self._asked
         if asked is None:
             raise UsageError("peer.nothing_asked", "nothing was asked for on this connection")
-        frame = bytearray(REPLY_BYTES)
-        stream.read_into(memoryview(frame))
+        frame = stream.read_frame(REPLY_BYTES)
+        if frame is None:
+            raise closed()
         self._asked = None
         return BulkReply.decode(frame), asked
 
-    def _opened(self) -> SecureStream:
+    def _opened(self) -> Stream:
         if self._stream is None:
             raise UnavailableError("peer.closed", "the connection is not open")
         return self._stream

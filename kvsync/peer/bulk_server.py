@@ -21,18 +21,19 @@ from kvsync.pack.shape import ChunkShape, leaf_shape
 from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.connections import Connection, ConnectionTable
+from kvsync.peer.clear_stream import ClearStream, leave_tls
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
 from kvsync.peer.rates import Rates
 from kvsync.peer.roster import Roster
-from kvsync.peer.stream import SecureStream, buffer
+from kvsync.peer.secure_stream import SecureStream
+from kvsync.peer.stream import Stream, buffer
 from kvsync.store import Served, Store
+from kvsync_protocol import bulk, unencrypted
 from kvsync_protocol.bulk import (
-    ALPN,
     MAX_WIRE_BYTES,
-    REPLY_BYTES,
     REQUEST_BYTES,
     BulkReply,
     BulkRequest,
@@ -46,6 +47,7 @@ from kvsync_protocol.layout import Layout
 from kvsync_protocol.leaves import Leaf
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.unencrypted import Side
 
 HELD: Final = 2
 """Artifacts in use per connection, kept from gc; a connection serves one as a rule."""
@@ -66,7 +68,7 @@ class BulkSession:
         roster: Roster,
         access: Access,
         key: PublicKey,
-        stream: SecureStream,
+        stream: Stream,
         wake: int,
     ) -> None:
         self.store = store
@@ -159,14 +161,13 @@ class BulkSession:
             data = chunk.whole(self._chunk)
             layout = self._held[request.artifact][0].layout
             encoding, body = self._codec.encode(data, request.encoding, _shape(request, layout))
-            self.stream.write(BulkReply(Status.OK, encoding, len(body)).encode(), body)
+            reply = BulkReply(Status.OK, encoding, len(body)).encode()
+            if encoding is Encoding.IDENTITY:
+                self.stream.write_frame(reply, plain=body)
+            else:
+                self.stream.write_frame(reply, body)
             return
-        # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
-        self._chunk[:REPLY_BYTES] = BulkReply(Status.OK, Encoding.IDENTITY, chunk.size).encode()
-        first = REPLY_BYTES
-        for piece in chunk.pieces(self._chunk[REPLY_BYTES:], self.stream.piece - REPLY_BYTES):
-            self.stream.write(self._chunk[REPLY_BYTES - first : REPLY_BYTES + len(piece)])
-            first = 0
+        self.stream.write_file(BulkReply(Status.OK, Encoding.IDENTITY, chunk.size).encode(), chunk)
 
     # PUT
 
@@ -207,7 +208,10 @@ class BulkSession:
             if self._body is None:
                 self._body = buffer(MAX_WIRE_BYTES)
             body = self._body[: request.length]
-        self.stream.read_into(body)
+        if request.encoding is Encoding.IDENTITY:
+            self.stream.read_into(body)
+        else:
+            self.stream.read_message(body)
         return body
 
     def _decoded(self, request: BulkRequest, body: memoryview, size: int, shape: ChunkShape | None) -> memoryview:
@@ -217,7 +221,7 @@ class BulkSession:
         return self._chunk[:size]
 
     def _reply(self, status: Status) -> None:
-        self.stream.write(BulkReply(status).encode())
+        self.stream.write_frame(BulkReply(status).encode())
 
 
 def _shape(request: BulkRequest, layout: Layout) -> ChunkShape | None:
@@ -226,7 +230,10 @@ def _shape(request: BulkRequest, layout: Layout) -> ChunkShape | None:
 
 
 class BulkLane:
-    """Takes sockets whose ClientHello asks for the bulk protocol, each in its own thread."""
+    """Takes sockets whose ClientHello asks for the bulk protocol, each in its own thread.
+
+    Called, it serves over TLS; `unencrypted` leaves TLS once both sides have proved who they are.
+    """
 
     def __init__(
         self,
@@ -256,9 +263,16 @@ class BulkLane:
 
     def __call__(self, connection: socket.socket) -> None:
         """Handshake, serve, close. The connection was admitted to the table; it is removed in the end."""
+        self._serve(connection, bulk.ALPN)
+
+    def unencrypted(self, connection: socket.socket) -> None:
+        """The same for a socket from an address with which chunks may be exchanged without encryption."""
+        self._serve(connection, unencrypted.ALPN)
+
+    def _serve(self, connection: socket.socket, protocol: str) -> None:
         stream = None
         try:
-            stream, key = self._handshake(connection)
+            stream, key = self._handshake(connection, protocol)
         except (OSError, ProtocolError) as error:
             log.info("no bulk session: %s", error)
         if stream is None:
@@ -273,18 +287,25 @@ class BulkLane:
             stream.close()
             self._table.remove(session.entry)
 
-    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+    def session(self, key: PublicKey, stream: Stream) -> BulkSession:
         """What serves one connection."""
         return BulkSession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
 
-    def _handshake(self, connection: socket.socket) -> tuple[SecureStream | None, PublicKey]:
+    def _handshake(self, connection: socket.socket, protocol: str) -> tuple[Stream | None, PublicKey]:
         connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))  # for the whole handshake
-        secured = self._roster.context(ALPN).wrap_socket(connection, server_side=True)
+        secured = self._roster.context(protocol).wrap_socket(connection, server_side=True)
         key = peer_key(secured)
-        if self._roster.find(key) is None or secured.selected_alpn_protocol() != ALPN:
+        peer = self._roster.find(key)
+        if peer is None or secured.selected_alpn_protocol() != protocol:
             secured.close()
             return None, key
         deadline = Deadline.after(self._settings.transfer_deadline_s)
         throttle = self._rates.throttle(key)
         stall_s = self._settings.stall_timeout_s
-        return SecureStream(secured, stall_s=stall_s, deadline=deadline, throttle=throttle), key
+        if protocol == bulk.ALPN:
+            return SecureStream(secured, stall_s=stall_s, deadline=deadline, throttle=throttle), key
+        address = secured.getpeername()[0]
+        plain, secret = leave_tls(secured, Side.SERVING)
+        log.warning("chunks go UNENCRYPTED to and from %s at %s", peer.name, address)
+        stream = ClearStream(plain, secret, Side.SERVING, stall_s=stall_s, deadline=deadline, throttle=throttle)
+        return stream, key

@@ -22,15 +22,18 @@ from kvsync.config import Settings
 from kvsync.errors import KvsyncError, NotFoundError, UnavailableError, UsageError
 from kvsync.keys import KeySpread, Peer, join_address
 from kvsync.keys.peers import MAX_ADDRESSES
+from kvsync.networks import Networks
 from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.clear_stream import ClearOffer
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.dial import NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
-from kvsync.peer.stream import LEAST_RATE, round_trip_s, tls_error
+from kvsync.peer.stream import LEAST_RATE, round_trip_s
+from kvsync.peer.stream_errors import tls_error
 from kvsync.peer.watch import revoked
-from kvsync_protocol import bulk, library_routes, routes
+from kvsync_protocol import bulk, library_routes, routes, unencrypted
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
@@ -68,6 +71,7 @@ class PeerClient:
         self._deadline = deadline
         self._context = identity.client_context(peer.keys, routes.CONTROL_ALPN)
         self._bulk_context = identity.client_context(peer.keys, bulk.ALPN)
+        self._clear = _clear_offer(peer, identity, Networks(settings.unencrypted_bulk_networks))
         self._connector: _PinnedConnector | None = None
         self._address = ""
         self._session: aiohttp.ClientSession | None = None
@@ -238,12 +242,16 @@ class PeerClient:
         """Whether a request waits so long for its answer that a connection's gap between two chunks counts."""
         return self._connector is not None and FAR_S <= self._connector.round_trip_s < float("inf")
 
-    def bulk(self) -> BulkConnection:
-        """A bulk connection, not yet open, to the place that answered `hello`."""
-        reached = self._connector.reached.get(self._address) if self._connector is not None else None
-        return self._bulk(reached or self._address)
+    def bulk(self, *, encrypted: bool = False) -> BulkConnection:
+        """A bulk connection, not yet open, to the place that answered `hello`.
 
-    def _bulk(self, address: str) -> BulkConnection:
+
+        `encrypted` keeps it in TLS, whatever the settings allow.
+        """
+        reached = self._connector.reached.get(self._address) if self._connector is not None else None
+        return self._bulk(reached or self._address, None if encrypted else self._clear)
+
+    def _bulk(self, address: str, clear: ClearOffer | None = None) -> BulkConnection:
         return BulkConnection(
             self.peer,
             address,
@@ -251,6 +259,7 @@ class PeerClient:
             stall_s=self._settings.stall_timeout_s,
             deadline=self._deadline,
             throttle=self._throttle,
+            clear=clear,
         )
 
     # requests
@@ -304,6 +313,12 @@ class PeerClient:
             reason = os.strerror(number) if number > 0 else error.os_error.strerror or "the connection ended"
             return UnavailableError("peer.unreachable", reason.lower())
         return UnavailableError("peer.closed", f"{self.peer.name} ended the connection: {error}")
+
+
+def _clear_offer(peer: Peer, identity: NodeIdentity, networks: Networks) -> ClearOffer | None:
+    if not networks:
+        return None
+    return ClearOffer(networks, identity.client_context(peer.keys, unencrypted.ALPN, bulk.ALPN))
 
 
 class _PinnedConnector(aiohttp.TCPConnector):

@@ -50,9 +50,12 @@ class NodeIdentity:
         context.num_tickets = 0  # a resumed session would outlive its key's removal from the pins
         return context
 
-    def client_context(self, pins: PublicKey | Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
-        """A context whose handshake proves that the other side holds the pin, or one of them."""
-        return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), protocol)
+    def client_context(self, pins: PublicKey | Iterable[PublicKey], *protocols: str) -> ssl.SSLContext:
+        """A context whose handshake proves that the other side holds the pin, or one of them.
+
+        It offers the protocols in this order.
+        """
+        return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), *protocols)
 
     def join_server_context(self) -> ssl.SSLContext:
         """A context in which any key may come, and proves itself: for the join lane alone (KEYS 5)."""
@@ -66,16 +69,18 @@ class NodeIdentity:
         leaf = _certificate(
             NODE_NAME, JOIN_NAME, self.public, Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED), authority=False
         )
-        return self._context(ssl.PROTOCOL_TLS_CLIENT, [pin], join.ALPN, self._secret + leaf.public_bytes(_PEM))
+        return self._context(
+            ssl.PROTOCOL_TLS_CLIENT, [pin], join.ALPN, chain=self._secret + leaf.public_bytes(_PEM)
+        )
 
     def _context(
-        self, side: int, pins: Iterable[PublicKey], protocol: str, chain: bytes | None = None
+        self, side: int, pins: Iterable[PublicKey], *protocols: str, chain: bytes | None = None
     ) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
         context.check_hostname = False  # names and addresses prove nothing here
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-        context.set_alpn_protocols([protocol])
+        context.set_alpn_protocols(list(protocols))
         for pin in pins:
             context.load_verify_locations(cadata=anchor(pin))
         secret = os.memfd_create("kvsync-identity", os.MFD_CLOEXEC)
@@ -117,8 +122,8 @@ def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:
     return PublicKey(key.public_bytes_raw())
 
 
-def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], protocol: str) -> None:
-    """Compare key and negotiated protocol with what was meant.
+def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], *protocols: str) -> None:
+    """Compare key and negotiated protocol with what was meant, one of `protocols`.
 
     An anchor's holder could have signed a certificate for another key; comparing the leaf's own key
     shuts that door.
@@ -128,8 +133,8 @@ def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterabl
     """
     if peer_key(session) not in _several(pins):
         raise TrustError("peer.identity", "the other side holds another key than the pinned one")
-    if session.selected_alpn_protocol() != protocol:
-        raise TrustError("peer.protocol", f"the other side does not speak {protocol}")
+    if session.selected_alpn_protocol() not in protocols:
+        raise TrustError("peer.protocol", f"the other side does not speak {' or '.join(protocols)}")
 
 
 def _several(pins: PublicKey | Iterable[PublicKey]) -> tuple[PublicKey, ...]:

@@ -12,6 +12,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kvsync.errors import UnavailableError
@@ -29,7 +30,8 @@ class Listener:
     """Listens at (`host`, `port`); `lanes` maps an ALPN name to the taker of its sockets.
 
     A lane is called in a thread of its own and owns the socket from then on. `admit` is asked for
-    each new connection; `release` follows when the connection got no lane.
+    each new connection; `release` follows when the connection got no lane. `closed` says of some lanes to which
+    addresses they are; to those the lane is not there.
     """
 
     def __init__(
@@ -40,11 +42,13 @@ class Listener:
         *,
         admit: Callable[[], bool],
         release: Callable[[], None],
+        closed: Mapping[bytes, Callable[[str], bool]] = MappingProxyType({}),
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self._lanes = lanes
         self._admit = admit
         self._release = release
+        self._closed = closed
         self._handshake_s = handshake_s
         self._stopping = threading.Event()
         self._socket = _bind(host, port)
@@ -102,7 +106,11 @@ class Listener:
         record = _peek(connection, record_bytes(header), deadline)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         offered = offered_protocols(record)
-        return next((self._lanes[name] for name in offered if name in self._lanes), None)
+        host = connection.getpeername()[0]
+        return next((self._lanes[name] for name in offered if self._is_open(name, host)), None)
+
+    def _is_open(self, name: bytes, host: str) -> bool:
+        return name in self._lanes and not (name in self._closed and self._closed[name](host))
 
 
 def _peek(connection: socket.socket, size: int, deadline: Deadline) -> bytes:

@@ -2,6 +2,7 @@
 
     accept ─► ALPN ─┬─ http/1.1      ─► event loop, aiohttp: control lane
                     ├─ kvsync-bulk/1 ─► a thread: bulk lane
+                    ├─ kvsync-bulk-unencrypted/1 ─► the same, out of TLS after the handshake, for listed networks
                     └─ kvsync-join/1 ─► a thread: join lane, while a ticket is out
 
 Starts and stops; the daemon embeds it, tests run it alone. What a request means stands in the lanes.
@@ -22,6 +23,7 @@ from aiohttp import web
 
 from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, TrustList
+from kvsync.networks import Networks
 from kvsync.peer.access import Access
 from kvsync.peer.bulk_server import BulkLane
 from kvsync.peer.connections import Connection, ConnectionTable
@@ -34,7 +36,7 @@ from kvsync.peer.listener import HANDSHAKE_S, Listener
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
 from kvsync.store import Store
-from kvsync_protocol import bulk, join
+from kvsync_protocol import bulk, join, unencrypted
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.join import Introduction
 from kvsync_protocol.routes import CONTROL_ALPN
@@ -93,6 +95,7 @@ class PeerServer:
             lingering_time=1.0,
             shutdown_timeout=1.0,
         )
+        self._clear = Networks(settings.unencrypted_bulk_networks)
         self._listener: Listener | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._stopped = False
@@ -112,7 +115,9 @@ class PeerServer:
                 CONTROL_ALPN.encode(): partial(self._hand_over, loop),
                 bulk.ALPN.encode(): self.bulk,
                 join.ALPN.encode(): self._join,
+                unencrypted.ALPN.encode(): self.bulk.unencrypted,
             },
+            closed={unencrypted.ALPN.encode(): lambda host: not self._clear.hold(host)},
             admit=self._table.admit,
             release=self._table.release,
             handshake_s=min(HANDSHAKE_S, self._settings.stall_timeout_s),
@@ -121,6 +126,8 @@ class PeerServer:
         listener.start()
         self._upkeep = asyncio.create_task(self._keep_up(), name="kvsync-peer-upkeep")
         log.info("listening at %s port %d", *listener.address)
+        if self._clear:
+            log.warning("chunks may go UNENCRYPTED to and from %s", self._clear)
         return listener.address
 
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
-"""Exact reads and writes on a TLS connection, each with a stall timeout, a least rate and a deadline.
+"""Exact reads and writes on a connection, each with a stall timeout, a least rate and a deadline.
 
-Knows nothing of what the bytes mean.
+What both kinds have in common: `SecureStream` (secure_stream.py) is TLS, `ClearStream` (clear_stream.py) is not. Knows
+nothing of what the bytes mean.
 """
 
 from __future__ import annotations
@@ -10,29 +11,28 @@ import contextlib
 import mmap
 import select
 import socket
-import ssl
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from kvsync.errors import KvsyncError, UnavailableError
+from kvsync.errors import UnavailableError
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.rates import Direction, Throttle
-from kvsync_protocol.errors import TrustError
+from kvsync.peer.stream_errors import closed, stalled, stream_error
 from kvsync_protocol.limits import KiB
 
 LEAST_RATE: Final = 32 * KiB
 """Bytes per second. Slower is as good as stalled: a byte now and then must not hold a connection."""
 NEAR_S: Final = 0.0002
-NEAR_BUFFER_BYTES: Final = 128 * KiB
-"""Up to this round-trip time so small a send buffer fills the line, and its bytes are still in the CPU's
-cache when the other side takes them: 8 % more on loopback. Farther away the kernel sizes it."""
+"""Up to this round-trip time a line is near: this host, or one beside it."""
 _MIN_RTT_AT: Final = 148
 """Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
 PIECE: Final = 512 * KiB
-"""Bytes that go through TLS, hash and file together; each piece has a stall timeout and a turn of its own."""
+"""Bytes that go through network, hash and file together; each piece has a stall timeout and a turn of its own."""
 NEAR_PIECE: Final = 2048 * KiB
 """The same on a near line that has no limit: fewer changes between the stages, 6 % less CPU time per byte."""
 
@@ -42,11 +42,19 @@ def buffer(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size))
 
 
-class SecureStream:
-    """One TLS connection after its handshake. Not for several threads, but `abort` may come from any."""
+class Stream(ABC):
+    """One connection whose other side is known. Not for several threads, but `abort` may come from any.
+
+    A *message*, a frame or an encoded body, is authenticated as a whole before anybody sees it. What goes through
+    `write`, `write_file`, `read_into` and `pieces` is whatever the kind of connection makes of it.
+    """
+
+    is_encrypted: bool
+    seal_bytes: int
+    """Bytes that follow each message to authenticate it."""
 
     def __init__(
-        self, connection: ssl.SSLSocket, *, stall_s: float, deadline: Deadline, throttle: Throttle | None = None
+        self, connection: socket.socket, *, stall_s: float, deadline: Deadline, throttle: Throttle | None = None
     ) -> None:
         self.throttle = throttle
         self._broken = threading.Event()
@@ -54,10 +62,7 @@ class SecureStream:
         self._stall_s = stall_s
         self._deadline = deadline
         self._piece = buffer(NEAR_PIECE)
-        connection.settimeout(stall_s)
         self._is_near = round_trip_s(connection) < NEAR_S
-        if self._is_near:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER_BYTES)
 
     @property
     def piece(self) -> int:
@@ -65,20 +70,44 @@ class SecureStream:
         unlimited = self.throttle is None or self.throttle.unlimited
         return NEAR_PIECE if self._is_near and unlimited else PIECE
 
+    # what the kinds differ in
+
+    @abstractmethod
+    def _has_buffered(self) -> bool:
+        """Whether bytes that have left the socket wait to be read."""
+
+    @abstractmethod
+    def _read(self, view: memoryview, end: float) -> bool:
+        """Fill `view` by `end`, of time.monotonic(); False when the other side ended the connection before."""
+
+    @abstractmethod
+    def _write(self, piece: memoryview, end: float) -> None:
+        """Send all of `piece` by `end`. May raise OSError, as `_read` may not."""
+
+    @abstractmethod
+    def _seal(self, message: bytes | memoryview) -> bytes:
+        """What follows the next message that goes out."""
+
+    @abstractmethod
+    def _check(self, message: memoryview, seal: memoryview) -> None:
+        """Raises IntegrityError `bulk.seal` unless this is the next message of the other side."""
+
+    # reading
+
     def wait(self, wake: int) -> bool:
         """Until there is something to read; False when the descriptor `wake` became readable first.
 
         Raises:
             UnavailableError: `peer.stalled`, `peer.deadline`.
         """
-        if self._connection.pending():
+        if self._has_buffered():
             return True
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
         poller.register(wake, select.POLLIN)
         ready = poller.poll(self._deadline.remaining(self._stall_s) * 1000)
         if not ready:
-            raise _stalled()
+            raise stalled()
         return all(descriptor != wake for descriptor, _ in ready)
 
     def read_into(self, view: memoryview) -> None:
@@ -93,7 +122,7 @@ class SecureStream:
             piece = view[at : at + self.piece]
             end += self._wait_turn(len(piece), "in")
             if not self._read(piece, end):
-                raise _closed()
+                raise closed()
             at += len(piece)
 
     def pieces(self, size: int) -> Iterator[memoryview]:
@@ -103,22 +132,33 @@ class SecureStream:
             view = self._piece[: min(size, self.piece)]
             end += self._wait_turn(len(view), "in")
             if not self._read(view, end):
-                raise _closed()
+                raise closed()
             size -= len(view)
             yield view
 
     def read_frame(self, size: int) -> bytes | None:
-        """The next `size` bytes, or None when the other side ended the connection before them."""
-        frame = bytearray(size)
-        return bytes(frame) if self._read(memoryview(frame), self._end(size)) else None
+        """The next message, of `size` bytes, or None when the other side ended the connection before it.
 
-    def await_alert(self, seconds: float) -> None:
-        """Wait for the other side to refuse; silence for so long is none. Raises like `read_into`."""
-        self._connection.settimeout(seconds)
-        try:
-            self.read_frame(1)
-        finally:
-            self._connection.settimeout(self._stall_s)
+        Raises like `read_message`.
+        """
+        frame = memoryview(bytearray(size + self.seal_bytes))
+        if not self._read(frame, self._end(len(frame))):
+            return None
+        self._check(frame[:size], frame[size:])
+        return bytes(frame[:size])
+
+    def read_message(self, view: memoryview) -> None:
+        """The next message, as long as `view`.
+
+        Raises like `read_into`, and:
+            IntegrityError: `bulk.seal` when the other side has not sent it.
+        """
+        seal = memoryview(bytearray(self.seal_bytes))
+        self.read_into(view)
+        self.read_into(seal)
+        self._check(view, seal)
+
+    # writing
 
     def write(self, *parts: bytes | memoryview) -> None:
         """Send all of every part. Raises like `read_into`."""
@@ -129,12 +169,31 @@ class SecureStream:
                 while left:
                     piece = left[: self.piece]
                     end += self._wait_turn(len(piece), "out")
-                    self._connection.sendall(piece)
-                    if time.monotonic() > end:
-                        self._too_late()
+                    self._write(piece, end)
                     left = left[len(piece) :]
         except OSError as error:
             raise stream_error(error) from error
+
+    def write_frame(self, frame: bytes, message: bytes | memoryview = b"", plain: bytes | memoryview = b"") -> None:
+        """Send a message, then another one if it is not empty, then plain bytes if there are any. Raises like `write`."""
+        frame += self._seal(frame)
+        sealed = (message, self._seal(message)) if message else ()
+        self.write(frame, *sealed, plain)
+
+    def write_file(self, frame: bytes, chunk: ChunkFile) -> None:
+        """Send a message, then all of a file as plain bytes.
+
+        Raises like `write`, and as `ChunkFile.pieces`; what of the file was sent then is no whole one.
+        """
+        frame += self._seal(frame)
+        # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
+        self._piece[: len(frame)] = frame
+        first = len(frame)
+        for piece in chunk.pieces(self._piece[len(frame) :], self.piece - len(frame)):
+            self.write(self._piece[len(frame) - first : len(frame) + len(piece)])
+            first = 0
+
+    # ending
 
     def abort(self) -> None:
         """Break the connection, waking whoever waits on it."""
@@ -145,24 +204,6 @@ class SecureStream:
 
     def close(self) -> None:
         self._connection.close()
-
-    def _read(self, view: memoryview, end: float) -> bool:
-        """False when the other side ended the connection before the first byte."""
-        # Once per TLS record, 16 KiB, with the other streams waiting for the interpreter: nothing to spare.
-        size, at, read, now = len(view), 0, self._connection.read, time.monotonic
-        try:
-            while at < size:
-                got = int(read(size - at, view[at:]))
-                if not got:
-                    break
-                at += got
-                if now() > end:
-                    self._too_late()
-        except OSError as error:
-            raise stream_error(error) from error
-        if 0 < at < size:
-            raise UnavailableError("peer.closed", "the peer closed the connection in the middle of a message")
-        return at == size
 
     def _wait_turn(self, size: int, direction: Direction) -> float:
         """Let the rates have their say; seconds waited, which do not count as the other side's."""
@@ -178,41 +219,14 @@ class SecureStream:
 
     def _too_late(self) -> NoReturn:
         self._deadline.remaining()
-        raise _stalled()
+        raise stalled()
 
 
-def _closed() -> UnavailableError:
-    return UnavailableError("peer.closed", "the peer closed the connection")
-
-
-def _stalled() -> UnavailableError:
-    return UnavailableError(
-        "peer.stalled", "the peer moves nothing, or too little", hint="try again, or another peer"
-    )
-
-
-_REFUSALS: Final = ("UNKNOWN_CA", "CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED")
-
-
-def stream_error(error: OSError) -> KvsyncError | TrustError:
-    """A failed read, write or connect, as kvsync names it."""
-    if isinstance(error, TimeoutError):
-        return _stalled()
-    if isinstance(error, ssl.SSLError):
-        return tls_error(error)
-    return UnavailableError("peer.closed", f"the connection broke: {error.strerror or error}")
-
-
-def tls_error(error: ssl.SSLError) -> KvsyncError | TrustError:
-    """A failed handshake or a TLS alert, as kvsync names it.
-
-    In TLS 1.3 a client learns only after its own handshake that the server refused its certificate.
-    """
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return TrustError("peer.identity", "something that does not hold the pinned key answers there")
-    if any(name in (error.reason or "") for name in _REFUSALS):
-        return TrustError("peer.refused", "the peer does not know this node", hint="kvsync peer add, on the peer")
-    return UnavailableError("peer.closed", f"the TLS connection broke: {error.reason or error}")
+def is_whole(got: int, size: int) -> bool:
+    """False when the other side ended the connection before the first byte. Raises UnavailableError `peer.closed`."""
+    if 0 < got < size:
+        raise UnavailableError("peer.closed", "the peer closed the connection in the middle of a message")
+    return got == size
 
 
 def round_trip_s(connection: socket.socket | asyncio.trsock.TransportSocket) -> float:

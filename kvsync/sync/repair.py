@@ -31,7 +31,7 @@ async def repair(
     spread = KeySpread(keys.home, TrustList(keys.home, keys.signer.public))
     async with PeerClient(peer, NodeIdentity(keys.peer), settings, deadline, spread) as client:
         await client.hello()
-        source = _PeerSource(client.bulk())
+        source = _PeerSource(client.bulk(encrypted=True))
         try:
             return await asyncio.to_thread(store.fsck, repair=source, progress=progress)
         finally:

@@ -80,6 +80,14 @@ def test_without_a_file_every_setting_has_its_default(tmp_path: Path) -> None:
         (b'encoding = "gzip"', "config.value"),
         (b'listen_host = ""', "config.value"),
         (b'listen_host = "a b"', "config.value"),
+        (b'unencrypted_bulk_networks = "10.0.0.0/8"', "config.type"),
+        (b"unencrypted_bulk_networks = [1]", "config.type"),
+        (b"unencrypted_bulk_networks = true", "config.type"),
+        (b'listen_host = ["a"]', "config.type"),
+        (b'unencrypted_bulk_networks = ["10.0.0.1/8"]', "config.value"),
+        (b'unencrypted_bulk_networks = ["10.0.0.0/33"]', "config.value"),
+        (b'unencrypted_bulk_networks = ["*"]', "config.value"),
+        (b'unencrypted_bulk_networks = [""]', "config.value"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_says_which(tmp_path: Path, text: bytes, code: str) -> None:
@@ -109,17 +117,19 @@ def test_an_oversized_configuration_is_not_read(tmp_path: Path) -> None:
     port=st.integers(0, 65535),
     quota=st.integers(0, 2**60),
     accept=st.sampled_from(["equal", "canary"]),
+    networks=st.lists(st.sampled_from(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])).map(tuple),
 )
 def test_saved_settings_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, host: str, port: int, quota: int, accept: str
+    tmp_path_factory: pytest.TempPathFactory, host: str, port: int, quota: int, accept: str, networks: tuple[str, ...]
 ) -> None:
     home = Home(tmp_path_factory.getbasetemp() / "settings")
     home.root.mkdir(exist_ok=True)
     changed = dataclasses.replace(Settings(), listen_host=host, listen_port=port, quota_bytes=quota, accept=accept)
+    changed = dataclasses.replace(changed, unencrypted_bulk_networks=networks)
     changed.save(home)
     assert Settings.load(home) == changed
 
 
 def test_every_setting_has_a_type_that_the_file_can_hold() -> None:
     for field in dataclasses.fields(Settings):
-        assert type(field.default) in (bool, int, str), field.name
+        assert type(field.default) in (bool, int, str, tuple), field.name

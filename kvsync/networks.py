@@ -1,0 +1,45 @@
+"""Networks as an owner writes them down, and whether an address lies in one. Knows no sockets."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from kvsync.errors import UsageError
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Networks:
+    """A set of networks; empty holds nothing."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        """Raises UsageError `config.value` for what is no network in CIDR notation, or has bits beyond its prefix."""
+        self.networks = tuple(_network(text) for text in texts)
+
+    def __bool__(self) -> bool:
+        return bool(self.networks)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.networks))
+
+    def hold(self, host: str) -> bool:
+        """Whether `host`, an address as a socket names it, lies in one of them."""
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped  # what an IPv6 socket that takes IPv4 as well calls it
+        return any(address in network for network in self.networks)
+
+    @property
+    def reachable_from_outside(self) -> tuple[Network, ...]:
+        """Those of them with addresses that the whole Internet could have."""
+        return tuple(network for network in self.networks if network.is_global)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise UsageError(
+            "config.value", f"{text!r} is no network: {error}", hint='use CIDR notation, such as "192.168.7.0/24"'
+        ) from error

@@ -1,0 +1,162 @@
+"""A stream that has left TLS: nothing is hidden, and only messages are authenticated (UNENCRYPTED.md).
+
+The connection is the one on which both sides have proved their keys in TLS, over which the key of the seals came.
+Plain bytes are whatever arrives: their reader holds them against a signed digest before he believes them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import ssl
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from kvsync.networks import Networks
+from kvsync.peer.chunk_file import ChunkFile
+from kvsync.peer.deadline import Deadline
+from kvsync.peer.rates import Throttle
+from kvsync.peer.stream import Stream, is_whole
+from kvsync.peer.stream_errors import closed, stalled, stream_error
+from kvsync_protocol.errors import MalformedError
+from kvsync_protocol.unencrypted import KEY_BYTES, SEAL_BYTES, Seals, Side
+
+_LOOK_S: Final = 0.25
+"""How long the kernel waits for the other side before this one looks at its clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearOffer:
+    """To which addresses a connection offers to leave TLS, and the context that does."""
+
+    networks: Networks
+    context: ssl.SSLContext
+
+
+def leave_tls(connection: ssl.SSLSocket, side: Side) -> tuple[socket.socket, bytes]:
+    """The same connection without TLS, in both directions, and a fresh key that only the two sides know.
+
+    `connection` is used up, also by an error. The caller has checked whom it leads to.
+
+    Raises:
+        OSError: the other side refuses, breaks off or takes longer than the connection's timeout.
+        UnavailableError: `peer.closed` when it ends the connection instead.
+        MalformedError: `bulk.frame` when something else than a key comes.
+    """
+    try:
+        if side is Side.SERVING:
+            key = secrets.token_bytes(KEY_BYTES)
+            connection.sendall(key)
+        else:
+            key = connection.recv(KEY_BYTES)
+            if not key:
+                raise closed()
+            if len(key) != KEY_BYTES:
+                raise MalformedError("bulk.frame", "no key to leave TLS with")
+        connection.unwrap()  # each side's last word in TLS, so that nobody else can end it
+        return socket.socket(fileno=connection.detach()), key
+    except BaseException:
+        connection.close()
+        raise
+
+
+class ClearStream(Stream):
+    """What is left of a TLS connection after `leave_tls`; `side` is this one's."""
+
+    is_encrypted = False
+    seal_bytes = SEAL_BYTES
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        key: bytes,
+        side: Side,
+        *,
+        stall_s: float,
+        deadline: Deadline,
+        throttle: Throttle | None = None,
+    ) -> None:
+        super().__init__(connection, stall_s=stall_s, deadline=deadline, throttle=throttle)
+        self._out, self._in = Seals(key, side), Seals(key, side.other)
+        # Waiting in the kernel and not in poll: a call moves as much as it is asked to, however it trickles in.
+        connection.settimeout(None)
+        look = struct.pack("ll", 0, int(_LOOK_S * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, look)
+
+    def write_file(self, frame: bytes, chunk: ChunkFile) -> None:
+        """As `Stream.write_file`; the file's bytes go from the page cache to the network without a copy."""
+        end = self._end(len(frame) + chunk.size)
+        frame += self._seal(frame)
+        try:
+            end += self._wait_turn(len(frame), "out")
+            self._write(memoryview(frame), end, socket.MSG_MORE)
+            at = 0
+            while at < chunk.size:
+                size = min(self.piece, chunk.size - at)
+                end += self._wait_turn(size, "out")
+                self._send_file(chunk, at, size, end)
+                at += size
+        except OSError as error:
+            raise stream_error(error) from error
+
+    def _send_file(self, chunk: ChunkFile, at: int, size: int, end: float) -> None:
+        to, last = self._connection.fileno(), time.monotonic()
+        while size:
+            try:
+                sent = chunk.send(to, at, size)
+            except BlockingIOError:
+                sent = 0
+            last = self._look(sent, last, end)
+            at, size = at + sent, size - sent
+
+    def _has_buffered(self) -> bool:
+        return False
+
+    def _read(self, view: memoryview, end: float) -> bool:
+        at, last = 0, time.monotonic()
+        try:
+            while at < len(view):
+                try:
+                    got = self._connection.recv_into(view[at:], 0, socket.MSG_WAITALL)
+                    if not got:
+                        break
+                except BlockingIOError:
+                    got = 0
+                last = self._look(got, last, end)
+                at += got
+        except OSError as error:
+            raise stream_error(error) from error
+        return is_whole(at, len(view))
+
+    def _write(self, piece: memoryview, end: float, flags: int = 0) -> None:
+        last = time.monotonic()
+        while piece:
+            try:
+                sent = self._connection.send(piece, flags)
+            except BlockingIOError:
+                sent = 0
+            last = self._look(sent, last, end)
+            piece = piece[sent:]
+
+    def _look(self, moved: int, last: float, end: float) -> float:
+        """When something has last moved, unless that is too long ago, or all of it takes too long."""
+        now = time.monotonic()
+        if now > end:
+            self._too_late()
+        if moved:
+            return now
+        if self._broken.is_set():
+            raise closed()
+        if now > last + self._stall_s:
+            raise stalled()
+        return last
+
+    def _seal(self, message: bytes | memoryview) -> bytes:
+        return self._out.next(message)
+
+    def _check(self, message: memoryview, seal: memoryview) -> None:
+        self._in.check(message, seal)
