@@ -38,7 +38,7 @@ from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.registry_client import RegistryClient
 from kvsync.peer.registry_link import RegistryLink
 from kvsync.peer.server import PeerServer
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.stream import Stream
 from kvsync.progress import silent
 from kvsync.store import Store, StoreLimits
 from kvsync.sync import push
@@ -66,7 +66,7 @@ class Notes:
 class NotingLane(BulkLane):
     notes: Notes
 
-    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+    def session(self, key: PublicKey, stream: Stream) -> BulkSession:
         session = super().session(key, stream)
         send = session.send_chunk
 

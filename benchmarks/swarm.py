@@ -27,7 +27,7 @@ from kvsync.config import Home, Settings
 from kvsync.keys import Peer, PeerBook, TrustList
 from kvsync.peer.bulk_server import BulkLane, BulkSession
 from kvsync.peer.server import PeerServer
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.stream import Stream
 from kvsync.store import Store
 from kvsync.sync import pull
 from kvsync_protocol.limits import MiB
@@ -42,7 +42,7 @@ class CountingLane(BulkLane):
 
     sent = 0
 
-    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+    def session(self, key: PublicKey, stream: Stream) -> BulkSession:
         session, write = super().session(key, stream), stream.write
 
         def counted(*parts: bytes | memoryview) -> None:

@@ -65,6 +65,7 @@ class BulkConnection:
         self.is_encrypted = True
         """Whether it is, or was when it was last open."""
         self._clear = clear
+        self._host = ""
         self._peer = peer
         self._address = address
         self._context = context
@@ -105,6 +106,7 @@ class BulkConnection:
                 connection.settimeout(limit)
                 self._begin(connection)
                 connection.connect(place)
+                self._host = str(place[0])
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 failure = error
@@ -117,9 +119,9 @@ class BulkConnection:
         raise failure
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
-        context, protocols = self._context, (bulk.ALPN,)
-        if self._clear is not None and self._clear.networks.hold(connection.getpeername()[0]):
-            context, protocols = self._clear.context, (unencrypted.ALPN, bulk.ALPN)
+        context, protocols = self._context, [bulk.ALPN]
+        if self._clear is not None and self._clear.networks.hold(self._host):
+            context, protocols = self._clear.context, [unencrypted.ALPN, bulk.ALPN]
         secured = context.wrap_socket(connection, do_handshake_on_connect=False)
         try:
             self._begin(secured)

@@ -20,8 +20,8 @@ from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape, leaf_shape
 from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
-from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.clear_stream import ClearStream, leave_tls
+from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S

@@ -6,7 +6,6 @@ Plain bytes are whatever arrives: their reader holds them against a signed diges
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import ssl

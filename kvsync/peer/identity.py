@@ -69,9 +69,7 @@ class NodeIdentity:
         leaf = _certificate(
             NODE_NAME, JOIN_NAME, self.public, Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED), authority=False
         )
-        return self._context(
-            ssl.PROTOCOL_TLS_CLIENT, [pin], join.ALPN, chain=self._secret + leaf.public_bytes(_PEM)
-        )
+        return self._context(ssl.PROTOCOL_TLS_CLIENT, [pin], join.ALPN, chain=self._secret + leaf.public_bytes(_PEM))
 
     def _context(
         self, side: int, pins: Iterable[PublicKey], *protocols: str, chain: bytes | None = None
@@ -122,7 +120,9 @@ def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:
     return PublicKey(key.public_bytes_raw())
 
 
-def check_peer(session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], *protocols: str) -> None:
+def check_peer(
+    session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], *protocols: str
+) -> None:
     """Compare key and negotiated protocol with what was meant, one of `protocols`.
 
     An anchor's holder could have signed a certificate for another key; comparing the leaf's own key

@@ -14,7 +14,7 @@ from kvsync.errors import KvsyncError, PolicyError, UnavailableError
 from kvsync.keys import NodeKeys, split_address
 from kvsync.peer.dial import STAGGER_S, NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
-from kvsync.peer.stream import stream_error
+from kvsync.peer.stream_errors import stream_error
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
 from kvsync_protocol.join import ALPN, MAX_JOIN_BYTES, Introduction, JoinAnswer, JoinRequest
 from kvsync_protocol.messages import ErrorReply

@@ -22,7 +22,7 @@ from kvsync.peer.connections import ConnectionTable
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.roster import Roster
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.secure_stream import SecureStream
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError
 from kvsync_protocol.join import ALPN, MAX_JOIN_BYTES, Introduction, JoinAnswer, refusal

@@ -14,8 +14,8 @@ from kvsync.peer.stream_errors import stream_error
 from kvsync_protocol.limits import KiB
 
 NEAR_BUFFER_BYTES: Final = 128 * KiB
-"""On a near line so small a send buffer fills it, and its bytes are still in the CPU's cache when the other side takes
-them: 8 % more on loopback. Farther away the kernel sizes it."""
+"""On a near line so small a send buffer fills it, and its bytes are still in the CPU's cache when the other side
+takes them: 8 % more on loopback. Farther away the kernel sizes it."""
 
 
 class SecureStream(Stream):

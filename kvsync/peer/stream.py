@@ -1,7 +1,7 @@
 """Exact reads and writes on a connection, each with a stall timeout, a least rate and a deadline.
 
-What both kinds have in common: `SecureStream` (secure_stream.py) is TLS, `ClearStream` (clear_stream.py) is not. Knows
-nothing of what the bytes mean.
+What both kinds have in common: `SecureStream` (secure_stream.py) is TLS, `ClearStream` (clear_stream.py) is not.
+Knows nothing of what the bytes mean.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Stream(ABC):
             raise stream_error(error) from error
 
     def write_frame(self, frame: bytes, message: bytes | memoryview = b"", plain: bytes | memoryview = b"") -> None:
-        """Send a message, then another one if it is not empty, then plain bytes if there are any. Raises like `write`."""
+        """Send a message, another one unless it is empty, and plain bytes, if any. Raises like `write`."""
         frame += self._seal(frame)
         sealed = (message, self._seal(message)) if message else ()
         self.write(frame, *sealed, plain)

@@ -50,6 +50,7 @@ class Plan:
         self.chunks_moved = 0
         self.bytes_moved = 0
         self.bytes_wire = 0
+        self.bytes_unencrypted = 0
         self.resent = 0
         self.extend(missing)
 
@@ -119,10 +120,11 @@ class Plan:
             if index not in self._moved:
                 self.waiting = {index: None, **self.waiting}
 
-    def finish(self, share: Share, index: int, wire: int) -> float:
+    def finish(self, share: Share, index: int, wire: int, *, encrypted: bool) -> float:
         """Count it, once; how long it took this share."""
         took = time.monotonic() - self.under_way.get(index, {}).get(share, time.monotonic())
         self.bytes_wire += wire
+        self.bytes_unencrypted += 0 if encrypted else wire
         if index not in self._moved:
             self._moved.add(index)
             self.waiting.pop(index, None)

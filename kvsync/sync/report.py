@@ -39,9 +39,10 @@ class Source:
 class Report:
     """Numbers of one transfer; in a dry run, of the transfer that would be.
 
-    `chunks_moved` and `bytes_moved` count chunks and their uncompressed bytes, `bytes_wire` what went
-    over the network for them, `bytes_here` what the receiving side had already. `seconds` is the whole
-    transfer, `moving_seconds` the part in which chunks moved, to which `mb_per_s` (10^6) refers.
+    `chunks_moved` and `bytes_moved` count chunks and their uncompressed bytes, `bytes_wire` what went over the
+    network for them, `bytes_unencrypted` the part of it that anybody on the way could read, `bytes_here` what the
+    receiving side had already. `seconds` is the whole transfer, `moving_seconds` the part in which chunks moved, to
+    which `mb_per_s` (10^6) refers.
     """
 
     peer: str
@@ -53,6 +54,7 @@ class Report:
     bytes_total: int = 0
     bytes_moved: int = 0
     bytes_wire: int = 0
+    bytes_unencrypted: int = 0
     bytes_here: int = 0
     resent: int = 0
     streams: int = 0

@@ -109,17 +109,24 @@ class Share:
             self.plan.give_up(self, index)
             self.plan.changed.notify_all()
 
-    def done(self, index: int, wire: int) -> None:
+    def done(self, index: int, wire: int, *, encrypted: bool = True) -> None:
         """Chunk `index` has arrived, verified, by `wire` bytes on the network."""
         now, size = time.monotonic(), self.plan.leaf(index).size
         with self.plan.changed:
-            cost = self.plan.finish(self, index, wire) / max(1, size)
+            cost = self.plan.finish(self, index, wire, encrypted=encrypted) / max(1, size)
             self._cost = cost if self._cost is None else 0.7 * self._cost + 0.3 * cost
             self._arrivals.append((now, size))
             self.chunks += 1
             self.bytes += size
             self.plan.changed.notify_all()
         self.plan.report()
+
+    def spoiled(self, index: int) -> None:
+        """Put back a chunk that anybody on the way can have changed: that speaks against nobody."""
+        with self.plan.changed:
+            self.plan.resent += 1
+            self.plan.give_up(self, index)
+            self.plan.changed.notify_all()
 
     def refused(self, index: int, error: IntegrityError | MalformedError) -> None:
         """Put a chunk with wrong bytes back, unless this provider has sent too many.

@@ -8,6 +8,7 @@ plan ─ share ─► stream 1 (thread, bulk connection) ─┐
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +25,8 @@ MAX_RECONNECTS: Final = 2
 IDLE_S: Final = 1.0
 """A connection without work is closed after so long, and opened again when there is some."""
 _PAUSE_S: Final = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class SupersededError(Exception):
@@ -93,7 +96,7 @@ class Stream(ABC):
                 self.under_way = index
                 wire = self.move(index)
                 self.under_way = None
-                self.share.done(index, wire)
+                self.share.done(index, wire, encrypted=self.connection.is_encrypted)
                 self._moved += 1
             elif not self.share.wait(self._stopping, IDLE_S):
                 if self.share.is_over:
@@ -116,6 +119,10 @@ class Stream(ABC):
         self.under_way = None
         if isinstance(error, NotFoundError):
             self.share.gone(index, error)
+        elif not self.connection.is_encrypted:
+            log.warning("chunk %d came changed without encryption; it is asked for again over TLS: %s", index, error)
+            self.connection.stay_encrypted()
+            self.share.spoiled(index)
         else:
             self.refused(index, error)
 

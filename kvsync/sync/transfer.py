@@ -136,6 +136,7 @@ class Transfer:
             bytes_total=plan.bytes_total,
             bytes_moved=plan.bytes_planned if self.dry_run else plan.bytes_moved,
             bytes_wire=plan.bytes_wire,
+            bytes_unencrypted=plan.bytes_unencrypted,
             bytes_here=plan.bytes_here,
             resent=plan.resent,
             streams=self.streams(plan.chunks_planned, waiting=self._waited),

@@ -1,6 +1,6 @@
 """The bulk lane without encryption: how its frames prove who sent them once TLS has been left (UNENCRYPTED.md).
 
-    TLS 1.3 handshake, both keys ─► 32 random bytes, serving side to asking side ─► close_notify both ways ─► plain TCP
+    TLS 1.3 handshake, both keys ─► 32 random bytes, serving to asking side ─► close_notify both ways ─► plain TCP
 
     frame, encoded body   followed by a seal, HMAC-SHA256(key, sender u8 ‖ number u64 BE ‖ message)
     plain chunk           as it is: its digest is signed

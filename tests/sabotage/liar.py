@@ -11,7 +11,7 @@ from aiohttp import web
 from kvsync.peer.bulk_server import BulkLane, BulkSession
 from kvsync.peer.control import ControlLane
 from kvsync.peer.server import PeerServer
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.stream import Stream
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.have import Have
@@ -59,7 +59,7 @@ class LyingControl(ControlLane):
 class LyingLane(BulkLane):
     story: Story
 
-    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+    def session(self, key: PublicKey, stream: Stream) -> BulkSession:
         """The real session, whose every answer is the story's chunk."""
 
         def lie(request: BulkRequest) -> None:

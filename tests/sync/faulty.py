@@ -10,7 +10,7 @@ from kvsync.peer.bulk_server import BulkLane, BulkSession
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.control import ControlLane
 from kvsync.peer.server import PeerServer
-from kvsync.peer.stream import SecureStream
+from kvsync.peer.stream import Stream
 from kvsync_protocol.bulk import BulkRequest
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.signing import PublicKey
@@ -75,7 +75,7 @@ class FaultySession(BulkSession):
 class FaultyLane(BulkLane):
     faults = Faults()
 
-    def session(self, key: PublicKey, stream: SecureStream) -> BulkSession:
+    def session(self, key: PublicKey, stream: Stream) -> BulkSession:
         session = FaultySession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
         session.faults = self.faults
         return session
