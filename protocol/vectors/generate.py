@@ -52,6 +52,7 @@ TOPICS: Final = {
     "receipt": receipts.receipt,
     "messages": wire.messages,
     "bulk": wire.bulk,
+    "unencrypted": wire.unencrypted,
     "planes": planes.planes,
     "registry": hints.registry,
     "computation": computations.computation,

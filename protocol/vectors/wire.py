@@ -1,7 +1,9 @@
-"""Cases for the peer protocol: control messages and bulk frames."""
+"""Cases for the peer protocol: control messages, bulk frames and their seals."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import struct
 
@@ -227,4 +229,42 @@ def bulk() -> Cases:
         c.bad(f"reply: {name}", "bulk_reply", "bulk.frame", bytes=frame)
     c.bad("reply: a body that is too long", "bulk_reply", "bulk.length", bytes=reply(length=most + 1))
     c.bad("reply: a failure with a body", "bulk_reply", "bulk.length", bytes=reply(status=1, length=1))
+    return c
+
+
+def unencrypted() -> Cases:
+    c = Cases("UNENCRYPTED 3: seals of what one side of a connection sends, in order")
+    key = bytes(range(32))
+    get = b"KVq1" + struct.pack(">BBH", 1, 0, 0) + tiny.ARTIFACT + struct.pack(">II", 7, 0)
+    reply = b"KVr1" + struct.pack(">BBHII", 0, 1, 0, 9, 0)
+
+    def seal(sender: int, number: int, message: bytes, under: bytes = key) -> bytes:
+        return hmac.new(under, struct.pack(">BQ", sender, number) + message, hashlib.sha256).digest()
+
+    def row(sender: int, *messages: bytes) -> list[ref.Json]:
+        return [{"message": m.hex(), "seal": seal(sender, n, m).hex()} for n, m in enumerate(messages)]
+
+    c.ok("a request", "seals", 1, key=key, sender=1, messages=row(1, get))
+    c.ok("the same request again", "seals", 2, key=key, sender=1, messages=row(1, get, get))
+    c.ok("a reply and its encoded body", "seals", 2, key=key, sender=2, messages=row(2, reply, b"nine byte"))
+    c.ok("nothing yet", "seals", 0, key=key, sender=2, messages=[])
+    changed = [{"message": (get[:-5] + bytes([get[-5] ^ 1]) + get[-4:]).hex(), "seal": seal(1, 0, get).hex()}]
+    cut = [{"message": get.hex(), "seal": seal(1, 0, get)[:-1].hex()}]
+    wrong: dict[str, list[ref.Json]] = {
+        "another leaf": changed,
+        "a bit of the seal": [{"message": get.hex(), "seal": (seal(1, 0, get)[:-1] + b"\0").hex()}],
+        "a seal that is cut short": cut,
+        "no seal": [{"message": get.hex(), "seal": ""}],
+        "under another key": [{"message": get.hex(), "seal": seal(1, 0, get, bytes(32)).hex()}],
+        "sent back to its sender": row(2, get),
+        "a repeated message with its seal": [*row(1, get), *row(1, get)],
+        "the second message first": row(1, get, get)[1:],
+        "an encoded body that was changed": [
+            *row(1, reply),
+            {"message": b"nine_byte".hex(), "seal": seal(1, 1, b"nine byte").hex()},
+        ],
+        "a plain SHA-256": [{"message": get.hex(), "seal": hashlib.sha256(get).hexdigest()}],
+    }
+    for name, messages in wrong.items():
+        c.bad(name, "seals", "bulk.seal", key=key, sender=1, messages=messages)
     return c

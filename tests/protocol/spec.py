@@ -1,4 +1,4 @@
-"""SPEC.md, KEYS.md, COMPUTE.md, LIBRARY.md and BUNDLE.md, read for tests: sections and the codes in their tables."""
+"""SPEC.md and the texts that continue it, read for tests: sections and the codes in their tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ TEXT = (ROOT / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "protocol" / "KEYS.md").read_text(encoding="utf-8")
 COMPUTE = (ROOT / "protocol" / "COMPUTE.md").read_text(encoding="utf-8")
 BUNDLE = (ROOT / "protocol" / "BUNDLE.md").read_text(encoding="utf-8")
+UNENCRYPTED = (ROOT / "protocol" / "UNENCRYPTED.md").read_text(encoding="utf-8")
 LIBRARY = (ROOT / "protocol" / "LIBRARY.md").read_text(encoding="utf-8")
 
 
@@ -35,13 +36,14 @@ def _codes(table: str) -> set[str]:
 def _tables(number: int) -> set[str]:
     """The codes of the first table of each text, or of the second."""
     parts = [
-        text.split(heading)[1].split("\n## ")[0].split("A node may also answer")[number]
+        (*text.split(heading)[1].split("\n## ")[0].split("A node may also answer"), "")[number]
         for text, heading in (
             (TEXT, "\n## 9 "),
             (KEYS, "\n## 6 "),
             (LIBRARY, "\n## 4 "),
             (BUNDLE, "\n## 3 "),
             (COMPUTE, "\n## Error codes"),
+            (UNENCRYPTED, "\n## 5 "),
         )
     ]
     return set().union(*map(_codes, parts))

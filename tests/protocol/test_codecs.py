@@ -11,7 +11,7 @@ from kvsync_protocol import strictjson
 from kvsync_protocol.bulk import MAX_WIRE_BYTES, BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import ArtifactId, Digest, hash_record
 from kvsync_protocol.envelope import Envelope, Signature, VerifiedPayload
-from kvsync_protocol.errors import CodedError
+from kvsync_protocol.errors import CodedError, IntegrityError
 from kvsync_protocol.fingerprint import Fingerprint, FingerprintKind
 from kvsync_protocol.groups import AnyGroup, parse_group
 from kvsync_protocol.have import Have
@@ -23,6 +23,7 @@ from kvsync_protocol.prefix import decode_tokens, encode_tokens
 from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import PublicKey, SigningKey
+from kvsync_protocol.unencrypted import KEY_BYTES, Seals, Side
 from tests.protocol.strategies import (
     KEYS,
     artifacts,
@@ -48,6 +49,7 @@ ENVELOPES = st.builds(
     st.binary(max_size=60),
     st.lists(st.builds(Signature, texts, st.binary(min_size=1, max_size=99)), min_size=1, max_size=16).map(tuple),
 )
+CONNECTION_KEYS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 NAMES = st.from_regex(r"[a-z0-9](?:[._-]?[a-z0-9]){0,9}(?:/[a-z0-9]{1,9}){0,3}", fullmatch=True)
 
 
@@ -186,3 +188,33 @@ def test_a_bulk_request_survives(
 def test_a_bulk_reply_survives(status: Status, encoding: Encoding, length: int) -> None:
     reply = BulkReply(status, encoding, length if status is Status.OK else 0)
     assert BulkReply.decode(reply.encode()) == reply
+
+
+@given(CONNECTION_KEYS, st.sampled_from(Side), st.lists(st.binary(max_size=100), max_size=5))
+def test_sealed_messages_are_believed_in_their_order(key: bytes, side: Side, messages: list[bytes]) -> None:
+    sender, reader = Seals(key, side), Seals(key, side)
+    for message in messages:
+        reader.check(message, sender.next(message))
+
+
+@given(CONNECTION_KEYS, st.sampled_from(Side), st.lists(st.binary(max_size=100), min_size=1, max_size=5), st.data())
+def test_a_message_is_believed_from_its_sender_at_its_place_as_it_was_and_not_otherwise(
+    key: bytes, side: Side, messages: list[bytes], data: st.DataObject
+) -> None:
+    sender = Seals(key, side)
+    sealed = [(message, sender.next(message)) for message in messages]
+    place, of = data.draw(st.integers(0, len(sealed) - 1)), data.draw(st.integers(0, len(sealed) - 1))
+    message, seal = sealed[of]
+    message = data.draw(st.sampled_from([message, message + b"\0", message[:-1]]) | st.binary(max_size=100))
+    seal = data.draw(st.sampled_from([seal, seal[:-1], b"", seal[:-1] + bytes([seal[-1] ^ 1])]))
+    who, under = data.draw(st.sampled_from(Side)), data.draw(st.sampled_from([key]) | CONNECTION_KEYS)
+    reader = Seals(under, who)
+    for _ in range(place):
+        reader.next(b"")
+    right = (message, seal, who, under) == (messages[of], sealed[of][1], side, key) and place == of
+    try:
+        reader.check(message, seal)
+    except IntegrityError as error:
+        assert (error.code, right) == ("bulk.seal", False)
+    else:
+        assert right

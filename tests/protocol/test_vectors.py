@@ -46,6 +46,7 @@ from kvsync_protocol.state import StateGroup
 from kvsync_protocol.statements import KeyStatements
 from kvsync_protocol.successor import Successor
 from kvsync_protocol.ticket import Ticket
+from kvsync_protocol.unencrypted import Seals, Side
 from tests.protocol.spec import error_codes
 
 VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -238,6 +239,14 @@ def run_bulk_reply(**given: str) -> dict[str, Any]:
     return {"status": found.status.name, "encoding": found.encoding.name, "length": found.length}
 
 
+def run_seals(key: str, sender: int, messages: list[dict[str, str]]) -> int:
+    """How many messages were believed."""
+    seals = Seals(raw(key), Side(sender))
+    for each in messages:
+        seals.check(raw(each["message"]), raw(each["seal"]))
+    return len(messages)
+
+
 def run_planes(layout: dict[str, Any], index: int, body: str) -> str:
     shape = leaf_shape(geometry(layout), index)
     out = bytearray(shape.size)
@@ -399,6 +408,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "error": run_error,
     "bulk_request": run_bulk_request,
     "bulk_reply": run_bulk_reply,
+    "seals": run_seals,
     "planes": run_planes,
     "statement": run_statement,
     "prefix_query": lambda text: len(registry_messages.PrefixQuery.parse(text.encode()).keys),

@@ -148,8 +148,8 @@ async def test_repairs_stay_encrypted(provider: Node, getter: Node, both: None) 
     digest = sha256(ARTIFACT.chunks[1]).hex
     (getter.home.store_dir / "chunks" / digest[:2] / digest).unlink()
     async with provider.serving(), Wire().before(provider) as wire:
-        found = await repair(getter.store, provider.as_peer(), keys=getter.keys, settings=getter.settings)
-    assert found.clean
+        await repair(getter.store, provider.as_peer(), keys=getter.keys, settings=getter.settings)
+    assert getter.store.fsck().clean
     assert readable(wire) == []
 
 
@@ -166,11 +166,12 @@ class Once:
 
     def __call__(self, passage: Passage, way: str, data: bytes) -> bytes:
         with self._lock:
-            at = data.find(self._magic)
-            if self.done or way != self._way or at < 0 or len(data) <= at + self._offset:
+            before = bytes(getattr(passage, way))
+            found = (before + data).find(self._magic)
+            place = found + self._offset - len(before)
+            if self.done or way != self._way or found < 0 or not 0 <= place < len(data):
                 return data
             self.done = True
-        place = at + self._offset
         return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
@@ -276,11 +277,15 @@ async def test_a_repeated_request_is_not_answered(provider: Node, getter: Node, 
     provider.keep(ARTIFACT)
     faults = Faults()
     async with provider.serving(partial(FaultyServer, faults=faults)), Wire(edit).before(provider):
-        with pytest.raises(UnavailableError) as caught:
+        if edit is repeated:  # each chunk comes, and then the connection ends
             await getter.pull(provider, ARTIFACT.id, settings={"streams": 1})
-    assert caught.value.code == "peer.closed"
-    assert len(faults.chunks) == len(set(faults.chunks))
-    assert not isinstance(edit, Elsewhere) or edit.tried
+        else:
+            with pytest.raises(UnavailableError) as caught:
+                await getter.pull(provider, ARTIFACT.id, settings={"streams": 1})
+            assert caught.value.code == "peer.closed"
+            assert isinstance(edit, Elsewhere)
+            assert edit.tried
+    assert len(faults.chunks) == len(set(faults.chunks)) > 0
 
 
 def later(session: FaultySession, request: BulkRequest, data: memoryview) -> None:
