@@ -64,7 +64,8 @@ class Pair:
     """A provider with an artifact, and a getter's home, below one directory.
 
     `hosts` are what provider and getter listen at; `near` and `far` go before each one's commands, such as
-    `ip netns exec …`.
+    `ip netns exec …`. `networks` are those with which the servers exchange chunks without encryption; a transfer's
+    own settings say the same of its side.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class Pair:
         hosts: tuple[str, str] = ("127.0.0.1", "127.0.0.1"),
         near: Sequence[str] = (),
         far: Sequence[str] = (),
+        networks: Sequence[str] = (),
     ) -> None:
         self.provider, self.getter = root / "provider", root / "getter"
         self._hosts = hosts
+        self._networks = ",".join(networks)
         self._prefix = {self.provider: tuple(near), self.getter: tuple(far)}
         home, keys = open_node(self.provider)
         with Store.open(home.store_dir, LIMITS) as store:
@@ -114,7 +117,7 @@ class Pair:
 
     def _move(self, verb: str, own: Path, other: Path, server: Server, settings: Settings) -> dict[str, Any]:
         before = server.cpu_s()
-        chosen = (str(settings.streams), settings.encoding)
+        chosen = (str(settings.streams), settings.encoding, ",".join(settings.unencrypted_bulk_networks))
         command = self._command(own, verb, str(own), str(other), server.address, self.artifact, *chosen)
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         report = dict(json.loads(done.stdout))
@@ -127,7 +130,7 @@ class Pair:
 
     @contextlib.contextmanager
     def _server(self, home: Path, host: str) -> Iterator[Server]:
-        command = self._command(home, "serve", str(home), host)
+        command = self._command(home, "serve", str(home), host, self._networks)
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
@@ -166,13 +169,13 @@ class FirstBlock:
             self.seconds = time.monotonic() - self._began
 
 
-async def _serve(root: Path, host: str) -> None:
+async def _serve(root: Path, host: str, networks: tuple[str, ...]) -> None:
     """Says its address, serves until stdin ends, says its peak memory."""
     from kvsync.peer.server import PeerServer
 
     home, keys = open_node(root)
     with Store.open(home.store_dir, LIMITS) as store:
-        settings = Settings(listen_host=host, free_floor_bytes=0)
+        settings = Settings(listen_host=host, free_floor_bytes=0, unencrypted_bulk_networks=networks)
         server = PeerServer(store, keys, home, TrustList(home, keys.signer.public), settings)
         found, port = await server.start()
         print(json.dumps({"address": f"{found}:{port}"}), flush=True)
@@ -205,17 +208,21 @@ async def _move(verb: str, root: Path, other: Path, address: str, artifact: str,
     print(json.dumps({**report.as_dict(), **known}), flush=True)
 
 
+def _split(networks: str) -> tuple[str, ...]:
+    return tuple(networks.split(",")) if networks else ()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=("serve", "get", "put"))
     parser.add_argument("rest", nargs="+")
     options = parser.parse_args()
     if options.verb == "serve":
-        root, host = options.rest
-        asyncio.run(_serve(Path(root), host))
+        root, host, networks = options.rest
+        asyncio.run(_serve(Path(root), host, _split(networks)))
     else:
-        root, other, address, artifact, streams, encoding = options.rest
-        settings = Settings(streams=int(streams), encoding=encoding)
+        root, other, address, artifact, streams, encoding, networks = options.rest
+        settings = Settings(streams=int(streams), encoding=encoding, unencrypted_bulk_networks=_split(networks))
         asyncio.run(_move(options.verb, Path(root), Path(other), address, artifact, settings))
 
 

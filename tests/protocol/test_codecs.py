@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,10 +212,9 @@ def test_a_message_is_believed_from_its_sender_at_its_place_as_it_was_and_not_ot
     reader = Seals(under, who)
     for _ in range(place):
         reader.next(b"")
-    right = (message, seal, who, under) == (messages[of], sealed[of][1], side, key) and place == of
-    try:
+    if (message, seal, who, under, place) == (messages[of], sealed[of][1], side, key, of):
         reader.check(message, seal)
-    except IntegrityError as error:
-        assert (error.code, right) == ("bulk.seal", False)
-    else:
-        assert right
+        return
+    with pytest.raises(IntegrityError) as caught:
+        reader.check(message, seal)
+    assert caught.value.code == "bulk.seal"
