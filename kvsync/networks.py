@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from typing import Final
 
 from kvsync.errors import UsageError
 
+MAX_NETWORKS: Final = 100
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -14,8 +16,11 @@ class Networks:
     """A set of networks; empty holds nothing."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        """Raises UsageError `config.value` for what is no network in CIDR notation, or has bits beyond its prefix."""
+        """Raises UsageError `config.value` for more than MAX_NETWORKS, and for what is no network in CIDR notation or
+        has bits beyond its prefix."""
         self.networks = tuple(_network(text) for text in texts)
+        if len(self.networks) > MAX_NETWORKS:
+            raise UsageError("config.value", f"more than {MAX_NETWORKS} networks")
 
     def __bool__(self) -> bool:
         return bool(self.networks)

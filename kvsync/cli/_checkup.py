@@ -15,6 +15,7 @@ from kvsync.cli._models import model_path, open_engine
 from kvsync.cli._render import UNEXPECTED, plural, size
 from kvsync.cli.artifacts import counted
 from kvsync.errors import EngineError, StoreError, exit_status
+from kvsync.networks import Networks
 from kvsync.progress import Progress
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.limits import GiB
@@ -59,6 +60,7 @@ def checkup(run: Run, model: str | None, progress: Progress) -> list[Check]:
         ("disk", lambda: _disk(run)),
         ("store", lambda: _store(run)),
         ("daemon", lambda: _daemon(run)),
+        ("encryption", lambda: _encryption(run)),
         ("registries", lambda: _registries(run)),
         ("engine", _engine),
         ("models", _models),
@@ -148,6 +150,16 @@ def _daemon(run: Run) -> tuple[str, str, str]:
     if found is None:
         return NOTE, "not running: commands work in their own process, peers cannot connect", "kvsync daemon start"
     return OK, f"pid {found['pid']}, peers reach it at {found['address']}", ""
+
+
+def _encryption(run: Run) -> tuple[str, str, str]:
+    networks = Networks(run.settings().unencrypted_bulk_networks)
+    if not networks:
+        return OK, "everything to and from peers", ""
+    hint = "unencrypted_bulk_networks is for links that nobody else can be on; a KV state gives its document away"
+    if outside := networks.reachable_from_outside:
+        hint = f"{', '.join(map(str, outside))} is no private network; {hint}"
+    return NOTE, f"chunks go UNENCRYPTED to and from {networks}", hint
 
 
 def _registries(run: Run) -> tuple[str, str, str]:

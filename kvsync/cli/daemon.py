@@ -92,7 +92,7 @@ def _facts(found: dict[str, object]) -> Facts:
 
 
 def _network(found: dict[str, object]) -> list[tuple[str, object]]:
-    """Registries and what is followed, where there are any."""
+    """Registries, what is followed, and with whom there is no encryption, where there are any."""
     from kvsync.daemon.messages import Status
 
     status = Status.parse(found)
@@ -113,4 +113,6 @@ def _network(found: dict[str, object]) -> list[tuple[str, object]]:
                 f"{f'; {follows.silent} do not answer' if follows.silent else ''}",
             )
         )
+    if status.unencrypted:
+        facts.append(("UNENCRYPTED", f"chunks to and from {', '.join(status.unencrypted)}"))
     return facts

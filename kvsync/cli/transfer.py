@@ -157,7 +157,8 @@ def _pull_here(
 def _outcome(found: Mapping[str, object], done: str) -> Outcome:
     """A transfer's report for people. In a dry run the status is that of the first policy that refuses."""
     number = {
-        key: _number(found.get(key)) for key in ("chunks", "chunks_moved", "bytes_moved", "bytes_here", "resent")
+        key: _number(found.get(key))
+        for key in ("chunks", "chunks_moved", "bytes_moved", "bytes_here", "bytes_unencrypted", "resent")
     }
     rate = found.get("mb_per_s")
     moved = f"{number['chunks_moved']:.0f} of {number['chunks']:.0f} chunks, {size(int(number['bytes_moved']))}"
@@ -170,6 +171,9 @@ def _outcome(found: Mapping[str, object], done: str) -> Outcome:
     ]
     if not found["dry_run"]:
         facts.append(("time", f"{seconds(_number(found.get('seconds')))}, {_number(rate):.1f} MB/s while moving"))
+    if number["bytes_unencrypted"]:
+        text = f"{size(int(number['bytes_unencrypted']))}, which anybody on the way could read"
+        facts.append(("UNENCRYPTED", text))
     sources = [source for source in _list(found.get("sources")) if isinstance(source, dict)]
     if len(sources) > 1:
         facts.append(("from", ", ".join(f"{s['peer']} {size(int(_number(s['bytes'])))}" for s in sources)))

@@ -119,6 +119,7 @@ async def serve(home: Home, ready: Callable[[Status], None]) -> None:
                 jobs=queue.counts(),
                 registries=network.states(),
                 follows=follower.state(),
+                unencrypted=settings.unencrypted_bulk_networks,
             )
 
         local = stack.enter_context(closing(endpoint.listen(home.socket)))

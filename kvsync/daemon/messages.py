@@ -15,12 +15,13 @@ from typing import Final, NewType, Self
 from kvsync.daemon.fractions import pack, unpack
 from kvsync.daemon.network_status import MAX_SHOWN, NOTHING_FOLLOWED, FollowState, RegistryState
 from kvsync.failure import Failure
+from kvsync.networks import MAX_NETWORKS
 from kvsync_protocol import strictjson
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB, MiB
 from kvsync_protocol.strictjson import Fields
 
-API_VERSION: Final = 2
+API_VERSION: Final = 3
 API_HOST: Final = "kvsync"
 """The only Host header the daemon answers."""
 VERSION_HEADER: Final = "X-Kvsync-Api"
@@ -173,7 +174,8 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The daemon as it is now. `address` is where peers reach it; `worker` is absent, starting, idle or busy."""
+    """The daemon as it is now. `address` is where peers reach it; `worker` is absent, starting, idle or busy;
+    `unencrypted` are networks with which it exchanges chunks without encryption."""
 
     pid: int
     version: str
@@ -186,6 +188,7 @@ class Status:
     jobs: dict[str, int]
     registries: tuple[RegistryState, ...] = ()
     follows: FollowState = NOTHING_FOLLOWED
+    unencrypted: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -200,6 +203,7 @@ class Status:
             "jobs": dict(self.jobs),
             "registries": [each.as_json() for each in self.registries],
             "follows": self.follows.as_json(),
+            "unencrypted_bulk_networks": list(self.unencrypted),
         }
 
     @classmethod
@@ -221,6 +225,7 @@ class Status:
             jobs=jobs,
             registries=tuple(map(RegistryState.parse, fields.array("registries", limit=MAX_SHOWN))),
             follows=FollowState.parse(fields.take("follows")),
+            unencrypted=tuple(fields.strings("unencrypted_bulk_networks", limit=MAX_NETWORKS, each=100)),
         )
         fields.done()
         return status

@@ -121,6 +121,28 @@ def test_a_pull_that_a_policy_forbids_moves_nothing(kvsync, home, offered, tiny_
     assert kvsync("ls", "--json").json["artifacts"] == []
 
 
+def test_chunks_without_encryption_are_announced_everywhere(kvsync, home, offered, acquainted):
+    """The daemon over there, this node's doctor, the report for programs and the one for people."""
+    Settings(stall_timeout_s=5, unencrypted_bulk_networks=("127.0.0.0/8",)).save(Home(acquainted))
+    Settings(unencrypted_bulk_networks=("127.0.0.0/8", "0.0.0.0/0")).save(Home(home))
+    assert kvsync("--home", acquainted, "daemon", "stop").status == 0
+    assert "UNENCRYPTED" in kvsync("--home", acquainted, "daemon", "start").out
+    told = kvsync("--home", acquainted, "daemon", "status", "--json").json
+    assert told["unencrypted_bulk_networks"] == ["127.0.0.0/8"]
+    assert "UNENCRYPTED" in kvsync("--home", acquainted, "daemon", "status").out
+    key = kvsync("--home", acquainted, "keys", "show", "--json").json["peer"]["key"]
+    kvsync("peer", "add", "provider", key, "--address", told["address"])
+    pulled = kvsync("pull", "provider", "doc", "--json").json
+    assert pulled["bytes_unencrypted"] == pulled["bytes_wire"] > 0
+    check = next(check for check in kvsync("doctor", "--json").json["checks"] if check["name"] == "encryption")
+    assert check["state"] == "note"
+    assert "UNENCRYPTED" in check["detail"]
+    assert "0.0.0.0/0 is no private network" in check["hint"]
+    assert kvsync("rm", "doc").status == 0
+    assert kvsync("gc").status == 0
+    assert "UNENCRYPTED" in kvsync("pull", "provider", "doc").out
+
+
 def test_push_sends_what_the_peer_allows(kvsync, home, acquainted, document, tiny_model_dir):
     made = kvsync("compute", document, "--model", tiny_model_dir, "--name", "mine", "--json").json
     assert made["daemon"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def test_a_status_survives() -> None:
     counts = {state.value: number for number, state in enumerate(JobState)}
     status = Status(7, "0.1.0", "/home", "127.0.0.1:1", "ed25519:x", "idle", 8, 9, counts)
     assert Status.parse(status.as_json()) == status
+    unencrypted = replace(status, unencrypted=("10.0.0.0/8",))
+    assert Status.parse(unencrypted.as_json()) == unencrypted
 
 
 def test_job_ids_are_drawn_and_read_in_one_form() -> None:
