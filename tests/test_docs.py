@@ -143,7 +143,7 @@ def test_every_setting_is_documented_with_its_default():
     documented = {cells[0]: cells[1] for cells in rows(REFERENCE, "## Settings")}
     expected = {}
     for field in dataclasses.fields(Settings):
-        shown = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
+        shown = f'"{field.default}"' if isinstance(field.default, str) else str(field.default).replace("()", "[]")
         expected[f"`{field.name}`"] = f"`{shown}`"
     assert documented == expected
 
