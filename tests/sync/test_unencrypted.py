@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -25,7 +27,8 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.server import PeerServer
 from kvsync.sync.repair import repair
-from kvsync_protocol.bulk import REPLY_BYTES, REQUEST_BYTES, BulkReply, BulkRequest, Encoding, Status
+from kvsync_protocol import unencrypted
+from kvsync_protocol.bulk import REPLY_BYTES, REQUEST_BYTES, BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, TrustError
 from kvsync_protocol.unencrypted import KEY_BYTES, SEAL_BYTES, Seals, Side
@@ -455,6 +458,68 @@ async def test_a_provider_that_is_slow_or_vanishes_is_given_up(
             await getter.pull(provider, ARTIFACT.id, settings={"stall_timeout_s": 1})
     assert caught.value.code == code
     assert getter.store.whole(ARTIFACT.id) is None
+
+
+def silent(secured: ssl.SSLSocket, request: bytes) -> None:
+    pass
+
+
+def still_in_tls(secured: ssl.SSLSocket, request: bytes) -> None:
+    secured.sendall(request)
+
+
+def without_a_goodbye(secured: ssl.SSLSocket, request: bytes) -> None:
+    socket.socket.send(secured, request)
+
+
+def half_closed(secured: ssl.SSLSocket, request: bytes) -> None:
+    socket.socket.shutdown(secured, socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("how", [silent, still_in_tls, without_a_goodbye, half_closed])
+async def test_nothing_is_heard_in_the_clear_before_both_have_left_tls(
+    provider: Node, getter: Node, both: None, how: Callable[[ssl.SSLSocket, bytes], None]
+) -> None:
+    """Otherwise somebody on the way could end TLS for one side, and speak to it."""
+    provider.settings = dataclasses.replace(provider.settings, stall_timeout_s=1)
+    provider.keep(ARTIFACT)
+    faults = Faults()
+    context = NodeIdentity(getter.keys.peer).client_context(provider.keys.peer.public, unencrypted.ALPN)
+
+    def handshake() -> tuple[ssl.SSLSocket, bytes]:
+        host, port = provider.address.split(":")
+        secured = context.wrap_socket(socket.create_connection((host, int(port)), timeout=10))
+        request = BulkRequest(Verb.GET, ARTIFACT.id, 0).encode()
+        return secured, request + Seals(secured.recv(KEY_BYTES), Side.ASKING).next(request)
+
+    async with provider.serving(partial(FaultyServer, faults=faults)) as server:
+        secured, request = await asyncio.to_thread(handshake)
+        with secured:
+            how(secured, request)
+            assert await nobody(server)
+    assert faults.chunks == []
+
+
+@pytest.mark.parametrize("networks", [LOOPBACK, ()])
+async def test_strangers_get_nothing_on_this_lane_either(
+    provider: Node, make_node: Callable[..., Node], networks: tuple[str, ...]
+) -> None:
+    """Nor does a known peer that names no other lane get one that is not there for it."""
+    allow(provider, networks=networks)
+    who = make_node("stranger")
+    if not networks:
+        provider.meet(who, "get")
+
+    def knock() -> None:
+        context = NodeIdentity(who.keys.peer).client_context(provider.keys.peer.public, unencrypted.ALPN)
+        host, port = provider.address.split(":")
+        with context.wrap_socket(socket.create_connection((host, int(port)), timeout=10)) as secured:
+            if not secured.recv(1):
+                raise ConnectionResetError("closed")
+
+    async with provider.serving():
+        with pytest.raises((ssl.SSLError, ConnectionResetError, BrokenPipeError)):
+            await asyncio.to_thread(knock)
 
 
 async def test_a_stop_waits_for_nobody_who_is_idle(provider: Node, getter: Node, both: None) -> None:
