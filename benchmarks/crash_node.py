@@ -114,12 +114,12 @@ async def send(root: Path, artifact: ArtifactId, notes: Notes) -> None:
         connection: bulk_client.BulkConnection,
         artifact: ArtifactId,
         index: int,
-        data: memoryview,
+        chunk: ChunkFile,
         encoding: Encoding,
         shape: ChunkShape | None = None,
     ) -> int:
         notes.add(index)
-        return really(connection, artifact, index, data, encoding, shape)
+        return really(connection, artifact, index, chunk, encoding, shape)
 
     bulk_client.BulkConnection.send = noted  # type: ignore[method-assign]
     home = Home(root)

@@ -17,6 +17,8 @@ from kvsync.errors import UnavailableError, UsageError
 from kvsync.keys import Peer, split_address
 from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape
+from kvsync.peer.chunk_file import ChunkFile
+from kvsync.peer.chunk_sending import send_chunk
 from kvsync.peer.clear_stream import ClearOffer, ClearStream, leave_tls
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
@@ -215,22 +217,20 @@ class BulkConnection:
         self,
         artifact: ArtifactId,
         index: int,
-        data: memoryview,
+        chunk: ChunkFile,
         encoding: Encoding,
         shape: ChunkShape | None = None,
     ) -> int:
         """Send a chunk; `confirm` takes the answer. Returns its bytes on the wire.
 
-        `shape` is what PLANES is encoded by.
+        `shape` is what PLANES is encoded by. Raises StoreError as `ChunkFile`; then the connection must be closed.
         """
-        encoding, body = self._codec.encode(data, encoding, shape)
-        request = BulkRequest(Verb.PUT, artifact, index, encoding, len(body))
-        if encoding is Encoding.IDENTITY:
-            self._opened().write_frame(request.encode(), plain=body)
-        else:
-            self._opened().write_frame(request.encode(), body)
-        self._asked = request
-        return len(body)
+
+        def request(encoding: Encoding, length: int) -> bytes:
+            self._asked = BulkRequest(Verb.PUT, artifact, index, encoding, length)
+            return self._asked.encode()
+
+        return send_chunk(self._opened(), request, chunk, encoding, shape, self._codec, self._chunk)
 
     def confirm(self) -> None:
         """Wait until the chunk just sent is stored there.

@@ -20,6 +20,7 @@ from kvsync.pack.codec import Codec
 from kvsync.pack.shape import ChunkShape, leaf_shape
 from kvsync.peer.access import Access
 from kvsync.peer.chunk_file import ChunkFile
+from kvsync.peer.chunk_sending import send_chunk
 from kvsync.peer.clear_stream import ClearStream, leave_tls
 from kvsync.peer.connections import Connection, ConnectionTable
 from kvsync.peer.deadline import Deadline
@@ -157,17 +158,12 @@ class BulkSession:
         A file that turns out damaged after the first piece ends the connection: the getter must not take
         what is there for a chunk.
         """
-        if request.encoding is not Encoding.IDENTITY:
-            data = chunk.whole(self._chunk)
-            layout = self._held[request.artifact][0].layout
-            encoding, body = self._codec.encode(data, request.encoding, _shape(request, layout))
-            reply = BulkReply(Status.OK, encoding, len(body)).encode()
-            if encoding is Encoding.IDENTITY:
-                self.stream.write_frame(reply, plain=body)
-            else:
-                self.stream.write_frame(reply, body)
-            return
-        self.stream.write_file(BulkReply(Status.OK, Encoding.IDENTITY, chunk.size).encode(), chunk)
+
+        def reply(encoding: Encoding, length: int) -> bytes:
+            return BulkReply(Status.OK, encoding, length).encode()
+
+        shape = _shape(request, self._held[request.artifact][0].layout)
+        send_chunk(self.stream, reply, chunk, request.encoding, shape, self._codec, self._chunk)
 
     # PUT
 

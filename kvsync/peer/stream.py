@@ -174,11 +174,10 @@ class Stream(ABC):
         except OSError as error:
             raise stream_error(error) from error
 
-    def write_frame(self, frame: bytes, message: bytes | memoryview = b"", plain: bytes | memoryview = b"") -> None:
-        """Send a message, another one unless it is empty, and plain bytes, if any. Raises like `write`."""
+    def write_frame(self, frame: bytes, body: bytes | memoryview = b"") -> None:
+        """Send a message, and another one unless it is empty. Raises like `write`."""
         frame += self._seal(frame)
-        sealed = (message, self._seal(message)) if message else ()
-        self.write(frame, *sealed, plain)
+        self.write(frame, *((body, self._seal(body)) if body else ()))
 
     def write_file(self, frame: bytes, chunk: ChunkFile) -> None:
         """Send a message, then all of a file as plain bytes.

@@ -15,7 +15,6 @@ from kvsync.keys import NodeKeys, Peer
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
-from kvsync.peer.stream import buffer
 from kvsync.progress import Progress, silent
 from kvsync.store import Store, StoredArtifact, StoredRef
 from kvsync.sync.choice import StreamEncoder
@@ -27,7 +26,6 @@ from kvsync.sync.transfer import Contact, Transfer
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.errors import IntegrityError
 from kvsync_protocol.leaves import LeafTable
-from kvsync_protocol.limits import MAX_CHUNK_BYTES
 from kvsync_protocol.messages import Attestations, Commit, Hello
 from kvsync_protocol.prefix import encode_tokens
 
@@ -161,14 +159,12 @@ class _PushStream(Stream):
         self._store = store
         self._artifact = stored.artifact
         self._encoder = StreamEncoder(contact.choice, stored.manifest.layout)
-        self._buffer = buffer(MAX_CHUNK_BYTES)
 
     def move(self, index: int) -> int:
         leaf = self.plan.leaf(index)
-        with ChunkFile(self._store, leaf) as chunk:
-            data = chunk.whole(self._buffer)
         encoding, shape = self._encoder.choose(), self._encoder.shape(index)
-        wire = self.connection.send(self._artifact, index, data, encoding, shape)
+        with ChunkFile(self._store, leaf) as chunk:
+            wire = self.connection.send(self._artifact, index, chunk, encoding, shape)
         self.connection.confirm()
         self._encoder.finished(leaf.size)
         return wire

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
@@ -30,8 +31,10 @@ async def test_an_offer_that_is_committed_four_times_at_once_is_published_once(p
             await clients[0].missing(artifact.manifest)
             stream = clients[0].bulk()
             await asyncio.to_thread(stream.open)
-            for index, chunk in enumerate(artifact.chunks):
-                stream.send(artifact.id, index, memoryview(chunk), Encoding.IDENTITY)
+            leaves = getter.keep(artifact).leaves().leaves
+            for index, leaf in enumerate(leaves):
+                with ChunkFile(getter.store, leaf) as chunk:
+                    stream.send(artifact.id, index, chunk, Encoding.IDENTITY)
                 await asyncio.to_thread(stream.confirm)
             stream.close()
             answers = await asyncio.gather(

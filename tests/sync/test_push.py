@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kvsync.errors import NotFoundError, PolicyError, UnavailableError
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
@@ -249,8 +250,10 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
             await asking.missing(ARTIFACT.manifest)
             stream = asking.bulk()
             await asyncio.to_thread(stream.open)
+            leaves = getter.store.artifact(ARTIFACT.id).leaves().leaves
             for index in range(3):
-                stream.send(ARTIFACT.id, index, memoryview(ARTIFACT.chunks[index]), Encoding.IDENTITY)
+                with ChunkFile(getter.store, leaves[index]) as chunk:
+                    stream.send(ARTIFACT.id, index, chunk, Encoding.IDENTITY)
                 await asyncio.to_thread(stream.confirm)
             stream.close()
             while server.offers:  # noqa: ASYNC110  an expiry tells nobody
