@@ -83,7 +83,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PullReport(Report):
-    """`resent` counts chunks fetched again because the peer sent wrong bytes.
+    """`resent` counts chunks fetched again because wrong bytes came.
 
     With `position` the pull was for a graft there, and `chunks` and `bytes_total` are of that part of the artifact.
     """
@@ -93,4 +93,4 @@ class PullReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class PushReport(Report):
-    """`resent` counts chunks sent again because the peer received wrong bytes."""
+    """`resent` counts chunks sent again because wrong bytes arrived."""
