@@ -145,6 +145,26 @@ async def test_unless_both_allow_the_address_chunks_go_through_tls(
     assert REPLY not in wire.seen
 
 
+@pytest.mark.parametrize(
+    ("listening", "address", "networks"),
+    [
+        ("::1", "[::1]", ("::1",)),
+        ("::", "127.0.0.1", LOOPBACK),  # which the provider sees as ::ffff:127.0.0.1
+        ("127.0.0.1", "localhost", LOOPBACK),
+    ],
+)
+async def test_addresses_of_either_kind_are_recognised(
+    provider: Node, getter: Node, listening: str, address: str, networks: tuple[str, ...]
+) -> None:
+    allow(provider, getter, networks=networks)
+    provider.settings = dataclasses.replace(provider.settings, listen_host=listening)
+    provider.keep(ARTIFACT)
+    async with provider.serving():
+        port = provider.address.rpartition(":")[2]
+        report = await getter.pull(provider, ARTIFACT.id, peer=provider.as_peer(f"{address}:{port}"))
+    assert report.bytes_unencrypted == report.bytes_wire > 0
+
+
 async def test_repairs_stay_encrypted(provider: Node, getter: Node, both: None) -> None:
     provider.keep(ARTIFACT)
     getter.keep(ARTIFACT)
