@@ -37,6 +37,7 @@ from kvsync_protocol.prefix import decode_tokens
 from kvsync_protocol.ref import PAYLOAD_TYPE as REF_TYPE
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.unencrypted import Seals, Side
 from tests.protocol.strategies import KEYS, artifacts_described, digests, few
 
 BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
@@ -62,6 +63,7 @@ BYTE_PARSERS: dict[str, Callable[[bytes], object]] = {
     "library": lambda data: LibraryList.parse(VerifiedPayload(LIBRARY_TYPE, data, ())),
     "bulk request": BulkRequest.decode,
     "bulk reply": BulkReply.decode,
+    "sealed message": lambda data: Seals(bytes(32), Side.SERVING).check(data[:-32], data[-32:]),
 }
 VALUE_PARSERS: dict[str, Callable[[Any], object]] = {
     "digest": Digest.parse,
