@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
-from typing import Final
 
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.rates import Throttle
@@ -13,16 +11,14 @@ from kvsync.peer.stream import Stream, is_whole
 from kvsync.peer.stream_errors import stream_error
 from kvsync_protocol.limits import KiB
 
-NEAR_BUFFER_BYTES: Final = 128 * KiB
-"""On a near line so small a send buffer fills it, and its bytes are still in the CPU's cache when the other side
-takes them: 8 % more on loopback. Farther away the kernel sizes it."""
-
 
 class SecureStream(Stream):
     """A TLS connection after its handshake. TLS authenticates every byte, so messages need nothing more."""
 
     is_encrypted = True
     seal_bytes = 0
+    near_piece = 2048 * KiB  # fewer changes between the stages than with PIECE: 6 % less CPU time per byte
+    near_buffer = 128 * KiB  # 8 % more on loopback
     _connection: ssl.SSLSocket
 
     def __init__(
@@ -30,8 +26,6 @@ class SecureStream(Stream):
     ) -> None:
         super().__init__(connection, stall_s=stall_s, deadline=deadline, throttle=throttle)
         connection.settimeout(stall_s)
-        if self._is_near:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER_BYTES)
 
     def await_alert(self, seconds: float) -> None:
         """Wait for the other side to refuse; silence for so long is none. Raises like `read_into`."""
