@@ -70,7 +70,7 @@ class ChunkFiles:
         if self._floor and self._folder.free_bytes() - size < self._floor:
             raise below_floor(self._folder, self._floor)
         with self._folder.child(digest.hex[:2], create=True) as shard:
-            self._temp.publish_pieces(pieces, shard, digest.hex)
+            self._temp.publish_pieces(pieces, shard, digest.hex, size)
 
     def remove(self, digest: Digest) -> None:
         """Delete a chunk that nobody references; nothing when it is not here."""
