@@ -70,10 +70,14 @@ class Stream(ABC):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.near_buffer)
 
     @property
+    def is_unlimited(self) -> bool:
+        """Whether there is no rate to keep to, as of now."""
+        return self.throttle is None or self.throttle.unlimited
+
+    @property
     def piece(self) -> int:
         """Bytes to move at once, as of now."""
-        unlimited = self.throttle is None or self.throttle.unlimited
-        return self.near_piece if self._is_near and unlimited else PIECE
+        return self.near_piece if self._is_near and self.is_unlimited else PIECE
 
     # what the kinds differ in
 

@@ -55,6 +55,9 @@ class Status(enum.IntEnum):
     FAILED = 6  # this side's fault
 
 
+_VERBS, _ENCODINGS, _STATUSES = frozenset(Verb), frozenset(Encoding), frozenset(Status)  # looked at for every frame
+
+
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
     """`BulkRequest.decode(r.encode()) == r`."""
@@ -72,7 +75,7 @@ class BulkRequest:
     def decode(cls, frame: bytes | bytearray) -> BulkRequest:
         """Raises MalformedError: `bulk.frame`, `bulk.length`."""
         magic, verb, encoding, zero, raw, index, length = _unpack(_REQUEST, frame)
-        if magic != _REQUEST_MAGIC or zero or verb not in set(Verb) or encoding not in set(Encoding):
+        if magic != _REQUEST_MAGIC or zero or verb not in _VERBS or encoding not in _ENCODINGS:
             raise MalformedError("bulk.frame", "not a bulk request")
         if length > MAX_WIRE_BYTES or (verb == Verb.GET) != (length == 0):
             raise MalformedError("bulk.length", "a PUT has a body of at most one chunk, a GET has none")
@@ -94,7 +97,7 @@ class BulkReply:
     def decode(cls, frame: bytes | bytearray) -> BulkReply:
         """Raises MalformedError: `bulk.frame`, `bulk.length`."""
         magic, status, encoding, zero, length, rest = _unpack(_REPLY, frame)
-        if magic != _REPLY_MAGIC or zero or rest or status not in set(Status) or encoding not in set(Encoding):
+        if magic != _REPLY_MAGIC or zero or rest or status not in _STATUSES or encoding not in _ENCODINGS:
             raise MalformedError("bulk.frame", "not a bulk reply")
         if length > MAX_WIRE_BYTES or (status != Status.OK and length):
             raise MalformedError("bulk.length", "only an OK reply has a body, of at most one chunk")

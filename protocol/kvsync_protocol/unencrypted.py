@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import enum
 import hmac
-from hashlib import sha256
 from typing import Final
 
 from kvsync_protocol.errors import IntegrityError
@@ -51,10 +50,9 @@ class Seals:
 
     def next(self, message: bytes | memoryview) -> bytes:
         """The seal of the next message."""
-        seal = hmac.new(self._key, self._sender.to_bytes(1) + self._number.to_bytes(8), sha256)
-        seal.update(message)
+        place = self._sender.to_bytes(1) + self._number.to_bytes(8)
         self._number += 1
-        return seal.digest()
+        return hmac.digest(self._key, b"".join((place, message)), "sha256")
 
     def check(self, message: bytes | memoryview, seal: bytes | memoryview) -> None:
         """That `message` comes next.
