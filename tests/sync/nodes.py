@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
+from kvsync.peer.bulk_client import BulkConnection
+from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.server import PeerServer
 from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync.sync import PullReport, PushReport, pull, push
+from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.digest import ArtifactId
 
 MakeServer = Callable[[Store, NodeKeys, Home, TrustList, Settings], PeerServer]
@@ -50,6 +54,14 @@ class Node:
             for index in draft.missing():
                 draft.put(index, artifact.chunks[index])
             return draft.publish()
+
+    async def send(self, stream: BulkConnection, artifact: ArtifactId, indices: Iterable[int]) -> None:
+        """Send chunks of an artifact that is here, by hand."""
+        leaves = self.store.artifact(artifact).leaves().leaves
+        for index in indices:
+            with ChunkFile(self.store, leaves[index]) as chunk:
+                stream.send(artifact, index, chunk, Encoding.IDENTITY)
+            await asyncio.to_thread(stream.confirm)
 
     @asynccontextmanager
     async def serving(self, make: MakeServer = PeerServer) -> AsyncIterator[PeerServer]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
-from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.errors import CodedError
 from kvsync_protocol.messages import Commit
 from tests.conftest import build_artifact
@@ -31,11 +29,8 @@ async def test_an_offer_that_is_committed_four_times_at_once_is_published_once(p
             await clients[0].missing(artifact.manifest)
             stream = clients[0].bulk()
             await asyncio.to_thread(stream.open)
-            leaves = getter.keep(artifact).leaves().leaves
-            for index, leaf in enumerate(leaves):
-                with ChunkFile(getter.store, leaf) as chunk:
-                    stream.send(artifact.id, index, chunk, Encoding.IDENTITY)
-                await asyncio.to_thread(stream.confirm)
+            getter.keep(artifact)
+            await getter.send(stream, artifact.id, range(len(artifact.chunks)))
             stream.close()
             answers = await asyncio.gather(
                 *(client.commit(artifact.id, Commit()) for client in clients), return_exceptions=True

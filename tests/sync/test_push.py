@@ -11,13 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from kvsync.errors import NotFoundError, PolicyError, UnavailableError
-from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.offers import MAX_OFFERS
 from kvsync.store import StoreLimits
-from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MismatchError, TrustError
 from kvsync_protocol.messages import Commit
@@ -250,11 +248,7 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
             await asking.missing(ARTIFACT.manifest)
             stream = asking.bulk()
             await asyncio.to_thread(stream.open)
-            leaves = getter.store.artifact(ARTIFACT.id).leaves().leaves
-            for index in range(3):
-                with ChunkFile(getter.store, leaves[index]) as chunk:
-                    stream.send(ARTIFACT.id, index, chunk, Encoding.IDENTITY)
-                await asyncio.to_thread(stream.confirm)
+            await getter.send(stream, ARTIFACT.id, range(3))
             stream.close()
             while server.offers:  # noqa: ASYNC110  an expiry tells nobody
                 await asyncio.sleep(0.1)

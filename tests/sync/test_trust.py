@@ -13,7 +13,6 @@ from kvsync.errors import NotFoundError
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
-from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.envelope import Envelope, Signature
 from kvsync_protocol.errors import TrustError
 from kvsync_protocol.limits import MAX_SIGNATURES
@@ -124,6 +123,7 @@ async def test_a_signer_that_loses_trust_during_a_pull_vouches_for_nothing(provi
 
 
 async def test_a_signer_that_loses_trust_during_a_push_vouches_for_nothing(provider: Node, getter: Node) -> None:
+    getter.keep(ARTIFACT)
     async with provider.serving(), client(getter, provider) as asking:
         await asking.hello()
         await asking.offer(ARTIFACT.envelope)
@@ -132,9 +132,7 @@ async def test_a_signer_that_loses_trust_during_a_push_vouches_for_nothing(provi
         await asking.missing(ARTIFACT.manifest)
         stream = asking.bulk()
         await asyncio.to_thread(stream.open)
-        for index, chunk in enumerate(ARTIFACT.chunks):
-            stream.send(ARTIFACT.id, index, memoryview(chunk), Encoding.IDENTITY)
-            await asyncio.to_thread(stream.confirm)
+        await getter.send(stream, ARTIFACT.id, range(len(ARTIFACT.chunks)))
         stream.close()
         provider.trust.remove("signer")
         with pytest.raises(TrustError) as caught:
