@@ -9,6 +9,7 @@ from typing import Final
 from kvsync.errors import UsageError
 
 MAX_NETWORKS: Final = 100
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -30,15 +31,24 @@ class Networks:
 
     def hold(self, host: str) -> bool:
         """Whether `host`, an address as a socket names it, lies in one of them."""
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
+        address: Address = ipaddress.ip_address(host)
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped  # what an IPv6 socket that takes IPv4 as well calls it
-        return any(address in network for network in self.networks)
+        return any(_lies_in(address, network) for network in self.networks)
 
     @property
     def reachable_from_outside(self) -> tuple[Network, ...]:
         """Those of them with addresses that the whole Internet could have."""
         return tuple(network for network in self.networks if network.is_global)
+
+
+def _lies_in(address: Address, network: Network) -> bool:
+    """Also by the interface where the network names one, such as fe80::%eth1/64: the same addresses lie behind others."""
+    if address not in network:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and isinstance(network, ipaddress.IPv6Network):
+        return network.network_address.scope_id in (None, address.scope_id)
+    return True
 
 
 def _network(text: str) -> Network:

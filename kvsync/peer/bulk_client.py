@@ -22,6 +22,7 @@ from kvsync.peer.chunk_sending import send_chunk
 from kvsync.peer.clear_stream import ClearOffer, ClearStream, leave_tls
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import check_peer
+from kvsync.peer.place import host_of
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import bulk_error
 from kvsync.peer.secure_stream import SecureStream
@@ -108,7 +109,7 @@ class BulkConnection:
                 connection.settimeout(limit)
                 self._begin(connection)
                 connection.connect(place)
-                self._host = str(place[0])
+                self._host = host_of(place)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 failure = error

@@ -27,6 +27,7 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.listener import HANDSHAKE_S
 from kvsync.peer.offers import Offers
+from kvsync.peer.place import host_of
 from kvsync.peer.rates import Rates
 from kvsync.peer.roster import Roster
 from kvsync.peer.secure_stream import SecureStream
@@ -300,7 +301,7 @@ class BulkLane:
         stall_s = self._settings.stall_timeout_s
         if protocol == bulk.ALPN:
             return SecureStream(secured, stall_s=stall_s, deadline=deadline, throttle=throttle), key
-        address = secured.getpeername()[0]
+        address = host_of(secured.getpeername())
         plain, secret = leave_tls(secured, Side.SERVING)
         log.warning("chunks go UNENCRYPTED to and from %s at %s", peer.name, address)
         stream = ClearStream(plain, secret, Side.SERVING, stall_s=stall_s, deadline=deadline, throttle=throttle)

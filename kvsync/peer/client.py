@@ -28,6 +28,7 @@ from kvsync.peer.clear_stream import ClearOffer
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.dial import NobodyAnsweredError, cut, first_to_answer
 from kvsync.peer.identity import NodeIdentity, check_peer
+from kvsync.peer.place import host_of
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, round_trip_s
@@ -344,8 +345,9 @@ class _PinnedConnector(aiohttp.TCPConnector):
             check_peer(connection.transport.get_extra_info("ssl_object"), self._pins, routes.CONTROL_ALPN)
             line = connection.transport.get_extra_info("socket")
             self.round_trip_s = min(self.round_trip_s, round_trip_s(line))
-            host, port = connection.transport.get_extra_info("peername")[:2]
-            self.reached[join_address(req.url.host or "", req.url.port or 0)] = join_address(host, port)
+            place = connection.transport.get_extra_info("peername")
+            reached = join_address(host_of(place), place[1])
+            self.reached[join_address(req.url.host or "", req.url.port or 0)] = reached
         except BaseException:
             connection.close()
             raise

@@ -18,6 +18,7 @@ from typing import Final
 from kvsync.errors import UnavailableError
 from kvsync.peer.client_hello import RECORD_HEADER_BYTES, offered_protocols, record_bytes
 from kvsync.peer.deadline import Deadline
+from kvsync.peer.place import host_of
 from kvsync_protocol.errors import MalformedError
 
 HANDSHAKE_S: Final = 10.0
@@ -52,7 +53,8 @@ class Listener:
         self._handshake_s = handshake_s
         self._stopping = threading.Event()
         self._socket = _bind(host, port)
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        place = self._socket.getsockname()
+        self.address: tuple[str, int] = host_of(place), place[1]
         self._thread = threading.Thread(target=self._accept, name="kvsync-listener", daemon=True)
 
     def start(self) -> None:
@@ -106,7 +108,7 @@ class Listener:
         record = _peek(connection, record_bytes(header), deadline)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         offered = offered_protocols(record)
-        host = connection.getpeername()[0]
+        host = host_of(connection.getpeername())
         return next((self._lanes[name] for name in offered if self._is_open(name, host)), None)
 
     def _is_open(self, name: bytes, host: str) -> bool:
