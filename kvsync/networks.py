@@ -43,7 +43,7 @@ class Networks:
 
 
 def _lies_in(address: Address, network: Network) -> bool:
-    """Also by the interface where the network names one, such as fe80::%eth1/64: the same addresses lie behind others."""
+    """Also by the interface where the network names one, as fe80::%eth1/64: others have the same addresses."""
     if address not in network:
         return False
     if isinstance(address, ipaddress.IPv6Address) and isinstance(network, ipaddress.IPv6Network):

@@ -3,7 +3,7 @@
 The encrypted form is standard PEM (RFC 5958, PBES2 of RFC 8018 with scrypt and AES-256-CBC), which
 `openssl pkey` reads too. CBC alone notices neither a changed byte nor, once in 256 times, a wrong passphrase. So the
 line before the PEM text holds its digest, which tells damage from a wrong passphrase, and the public key, which the
-opened key is compared with.
+opened key is compared with. A line without a digest is of a file from before there was one.
 """
 
 from __future__ import annotations
@@ -52,15 +52,12 @@ def read_key(path: Path, passphrase: Passphrase) -> SigningKey:
     try:
         if _BEGIN not in data:
             return SigningKey(bytes.fromhex(data.decode("ascii").strip()))
-        public, digest = data.decode("ascii").partition("\n")[0].removeprefix(_MARK).split(" ")
-        pem = data[data.index(_BEGIN) :]
-        if sha256(pem) != Digest.parse(digest):
-            raise ValueError("its text is not what was written")
-        key = _decrypt(pem, passphrase(), path)
-        if key.public != PublicKey.parse(public):
-            raise ValueError("the key inside is another one")
+        public, pem = _parse(data)
     except (ValueError, ProtocolError) as error:
-        raise StoreError("keys.damaged", f"{path} does not hold a key", hint="restore it from a backup") from error
+        raise _damaged(path) from error
+    key = _decrypt(pem, passphrase(), path)
+    if key.public != public:
+        raise _damaged(path)
     return key
 
 
@@ -91,14 +88,30 @@ def _encrypt(key: SigningKey, passphrase: bytes) -> bytes:
     return f"{_MARK}{key.public} {sha256(pem)}\n".encode() + pem
 
 
+def _parse(data: bytes) -> tuple[PublicKey, bytes]:
+    """The public key and the PEM text. Raises ValueError, ProtocolError when they are not as written."""
+    public, _, digest = data.decode("ascii").partition("\n")[0].removeprefix(_MARK).partition(" ")
+    pem = data[data.index(_BEGIN) :]
+    if digest and sha256(pem) != Digest.parse(digest):
+        raise ValueError("its text is not what was written")
+    return PublicKey.parse(public), pem
+
+
 def _decrypt(pem: bytes, passphrase: bytes, path: Path) -> SigningKey:
     try:
         private = serialization.load_pem_private_key(pem, passphrase)
-    except ValueError as error:  # of whichever kind: the bytes are those that were written
+    except (
+        ValueError,
+        TypeError,
+    ) as error:  # ValueErrors of several kinds; TypeError for an empty one
         raise StoreError("keys.passphrase", f"the passphrase does not open {path}", hint="try again") from error
     if not isinstance(private, Ed25519PrivateKey):
-        raise ValueError("another kind of key")
+        raise _damaged(path)
     return SigningKey(private.private_bytes_raw())
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError("keys.damaged", f"{path} does not hold a key", hint="restore it from a backup")
 
 
 def _number(value: int) -> bytes:

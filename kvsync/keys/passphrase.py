@@ -36,7 +36,7 @@ def find_passphrase(ask: Ask | None = None) -> bytes:
         if os.environ.get(name) == "":
             raise UsageError("keys.variable", f"{name} is set but empty", hint="unset it or give it a value")
     if VARIABLE in os.environ:
-        return os.environ[VARIABLE].encode()
+        return os.fsencode(os.environ[VARIABLE])
     if FILE_VARIABLE in os.environ:
         return _read(Path(os.environ[FILE_VARIABLE]))
     credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL

@@ -7,6 +7,6 @@ from typing import Any
 
 
 def host_of(place: tuple[Any, ...]) -> str:
-    """The numeric host of a socket's address. One of a single link has its interface behind a %: Python's sockets keep
-    that apart, and without it the address means nothing."""
+    """The numeric host of a socket's address; where that belongs to a single link, with the interface behind a %.
+    Python's sockets keep it apart, and without it the address means nothing."""
     return socket.getnameinfo(place, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -66,6 +67,31 @@ def test_a_wrong_passphrase_is_called_so_also_when_what_it_decrypts_to_is_padded
     with pytest.raises(StoreError) as caught:
         read_key(path, lambda: words)
     assert caught.value.code == "keys.passphrase"
+
+
+def test_an_empty_passphrase_opens_nothing(tmp_path: Path) -> None:
+    """What somebody gives who only presses return."""
+    path = tmp_path / "signer.key"
+    write_key(path, KEY, WORDS)
+    with pytest.raises(StoreError) as caught:
+        read_key(path, lambda: b"")
+    assert caught.value.code == "keys.passphrase"
+
+
+def test_a_key_that_was_encrypted_before_there_was_a_digest_still_opens(tmp_path: Path) -> None:
+    path = tmp_path / "signer.key"
+    write_key(path, KEY, WORDS)
+    first, _, pem = path.read_bytes().partition(b"\n")
+    old = first.rpartition(b" ")[0] + b"\n" + pem
+    path.write_bytes(old)
+    assert read_key(path, lambda: WORDS).seed == KEY.seed
+    with pytest.raises(StoreError) as wrong:
+        read_key(path, lambda: b"wrong")
+    assert wrong.value.code == "keys.passphrase"
+    path.write_bytes(old.replace(str(KEY.public).encode(), str(SigningKey.generate().public).encode()))
+    with pytest.raises(StoreError) as other:
+        read_key(path, lambda: WORDS)
+    assert other.value.code == "keys.damaged"
 
 
 def test_no_changed_byte_of_an_encrypted_key_gives_another_key(tmp_path: Path) -> None:
@@ -145,6 +171,19 @@ def test_the_passphrase_comes_from_variable_file_credential_or_person(
     assert find_passphrase() == b"of a file "
     monkeypatch.setenv("KVSYNC_PASSPHRASE", "of the environment")
     assert find_passphrase() == b"of the environment"
+
+
+def test_a_passphrase_is_bytes_wherever_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One written in Latin-1, say: no text, and not the key file's fault."""
+    words = "Käse".encode("latin-1")
+    path, file = tmp_path / "signer.key", tmp_path / "words"
+    write_key(path, KEY, words)
+    file.write_bytes(words)
+    file.chmod(0o600)
+    monkeypatch.setenv("KVSYNC_PASSPHRASE_FILE", str(file))
+    assert read_key(path, find_passphrase).seed == KEY.seed
+    monkeypatch.setenv("KVSYNC_PASSPHRASE", os.fsdecode(words))
+    assert read_key(path, find_passphrase).seed == KEY.seed
 
 
 @pytest.mark.parametrize("name", ["KVSYNC_PASSPHRASE", "KVSYNC_PASSPHRASE_FILE"])
