@@ -75,6 +75,10 @@ class ConnectionTable:
         with self._changed:
             return self._pending + len(self._open)
 
+    def busy(self) -> frozenset[PublicKey]:
+        """The keys of those with a request in hand."""
+        return frozenset(connection.key for connection in self._listed() if connection.idle_since is None)
+
     def abort_strangers(self, known: Collection[PublicKey]) -> None:
         """Break the connections of keys that are no longer known."""
         for connection in self._listed():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -179,11 +179,11 @@ class Offers:
         if found is not None:
             found.close()
 
-    def expire(self, seconds: float) -> None:
-        """End offers that nobody touched for so long."""
+    def expire(self, seconds: float, busy: Collection[PublicKey] = ()) -> None:
+        """End offers that nobody touched for so long; not of peers that are `busy`: a chunk may take longer."""
         with self._lock:
             names = [name for name, offer in self._open.items() if offer.idle_for() > seconds]
-        for peer, artifact in names:
+        for peer, artifact in (name for name in names if name[0] not in busy):
             self.end(peer, artifact)
 
     def end_all(self) -> None:

@@ -198,7 +198,7 @@ class PeerServer:
             if not self._offers.count():
                 continue
             try:
-                await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s)
+                await asyncio.to_thread(self._offers.expire, self._settings.stall_timeout_s, self._table.busy())
             except CodedError as error:
                 log.error("a stale push could not be left cleanly: %s", error)
 
