@@ -98,7 +98,7 @@ class ClearStream(Stream):
             self._write(memoryview(frame), end, socket.MSG_MORE)
             at = 0
             while at < chunk.size:
-                size = chunk.size - at if self.is_unlimited else min(PIECE, chunk.size - at)
+                size = chunk.size - at if self.is_unlimited else min(self.piece, chunk.size - at)
                 end += self._wait_turn(size, "out")
                 self._send_file(chunk, at, size, end)
                 at += size

@@ -23,6 +23,8 @@ Direction = Literal["in", "out"]
 
 LOOK_S: Final = 0.25
 """How old the last look at the files may be."""
+TURN_S: Final = 0.25
+"""What one stream moves at once takes no longer at the rate: all have turns before one looks stalled."""
 _SLICE_S: Final = 0.1
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,13 @@ class Rates:
                     found.append(bucket)
             return found
 
+    def limit(self, key: PublicKey) -> int:
+        """Bytes per second that may go to the peer, and that may come from it; 0 for no limit."""
+        with self._lock:
+            self._look()
+            _, rate = self._peers.get(key, (key, 0))
+            return min((each for each in (self._node, rate) if each), default=0)
+
     def _look(self) -> None:
         now = time.monotonic()
         if now < self._looked + LOOK_S:
@@ -115,6 +124,11 @@ class Throttle:
     @property
     def unlimited(self) -> bool:
         return self._rates.unlimited
+
+    def piece(self, most: int) -> int:
+        """Bytes to move at once, at most `most`."""
+        limit = self._rates.limit(self._key)
+        return min(most, int(limit * TURN_S)) if limit else most
 
     def take(self, size: int, direction: Direction, ended: threading.Event, until: float) -> float:
         """Wait until `size` bytes may move, but not when `ended` or after `until`; seconds waited."""

@@ -77,7 +77,9 @@ class Stream(ABC):
     @property
     def piece(self) -> int:
         """Bytes to move at once, as of now."""
-        return self.near_piece if self._is_near and self.is_unlimited else PIECE
+        if self.throttle is None or self.throttle.unlimited:
+            return self.near_piece if self._is_near else PIECE
+        return self.throttle.piece(PIECE)
 
     # what the kinds differ in
 

@@ -61,6 +61,30 @@ async def test_a_limit_is_lifted_while_bytes_move(provider: Node, getter: Node) 
     assert getter.store.fsck().clean
 
 
+@pytest.mark.parametrize("clear", [False, True])
+@pytest.mark.parametrize("way", ["pull", "push"])
+async def test_the_least_rate_shared_by_streams_is_no_stall(
+    provider: Node, getter: Node, way: str, clear: bool
+) -> None:
+    """Each has its turn well within the other side's patience: what is broken off comes again, and again."""
+    artifact = build_artifact(tokens=16, heads=16, dim=256)
+    getter.meet(provider, "push")
+    dataclasses.replace(provider.settings, rate_bytes_per_s=MIN_RATE).save(provider.home)
+    for node in (provider, getter):
+        networks = ("127.0.0.0/8",) if clear else ()
+        node.settings = dataclasses.replace(node.settings, unencrypted_bulk_networks=networks)
+    provider.keep(artifact)
+    server = provider if way == "pull" else getter
+    async with server.serving():
+        settings = {"stall_timeout_s": 2}
+        if way == "pull":
+            report = await getter.pull(provider, artifact.id, settings=settings)
+        else:
+            report = await provider.push(getter, artifact.id, settings=settings)
+    assert report.bytes_unencrypted == (report.bytes_wire if clear else 0)
+    assert report.bytes_moved == sum(map(len, artifact.chunks))
+
+
 @pytest.mark.parametrize("whole_node", [True, False])
 async def test_a_paused_pull_goes_on_after_its_deadline_would_have_been(
     provider: Node, getter: Node, make_node: Callable[..., Node], whole_node: bool
