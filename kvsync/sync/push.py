@@ -32,7 +32,8 @@ from kvsync_protocol.prefix import encode_tokens
 MAX_ROUNDS: Final = 8
 """Times that the peer is asked what it still lacks: a list with very many gaps comes in parts."""
 MAX_OFFERS: Final = 3
-"""Times that a push begins when another one of the same artifact, or the peer's end, has ended its offer."""
+"""Times in a row that a push begins and moves no chunk when another one of the same artifact, or the peer's end, has
+ended its offer. Otherwise it goes on: each long pause ends an offer."""
 
 
 async def push(
@@ -91,16 +92,18 @@ class _Push:
 
     async def _send(self, contact: Contact, table: LeafTable, commit: Commit) -> Plan:
         """Everything that the peer lacks, offered anew when another push of the same artifact ends the offer."""
-        for _ in range(MAX_OFFERS):
+        in_vain = 0
+        while True:
+            plan = Plan(table.leaves, (), self._transfer.progress, self._transfer.stage)
             try:
-                return await self._offer(contact, table, commit)
+                await self._offer(contact, plan, table, commit)
+                return plan
             except (NotFoundError, PolicyError) as error:
-                if error.code not in ("offer.unknown", "peer.chunk_refused"):
+                in_vain = 0 if plan.chunks_moved else in_vain + 1
+                if error.code not in ("offer.unknown", "peer.chunk_refused") or in_vain == MAX_OFFERS:
                     raise
-                ended = error
-        raise ended
 
-    async def _offer(self, contact: Contact, table: LeafTable, commit: Commit) -> Plan:
+    async def _offer(self, contact: Contact, plan: Plan, table: LeafTable, commit: Commit) -> None:
         """Everything that the peer lacks, published there at the end."""
         transfer, stored, client = self._transfer, self._stored, contact.client
         accepted = await client.offer(stored.envelope)
@@ -110,11 +113,10 @@ class _Push:
             if commit.ref is not None:
                 await client.commit(stored.artifact, commit)
             await self._attest(client)
-            return Plan(table.leaves, (), silent, transfer.stage)
+            return
         contact.open_ahead(len(table.leaves))
         await client.offer_leaves(stored.artifact, table.encode())
         await client.offer_tokens(stored.artifact, encode_tokens(await asyncio.to_thread(stored.tokens)))
-        plan = Plan(table.leaves, (), transfer.progress, transfer.stage)
         share = plan.join(contact.peer.name)
         for _ in range(MAX_ROUNDS):
             if not plan.extend((await client.missing(stored.manifest)).indices()):
@@ -127,7 +129,6 @@ class _Push:
             raise UnavailableError("peer.failed", f"{contact.peer.name} keeps asking for chunks that it was sent")
         await client.commit(stored.artifact, commit)
         await self._attest(client)
-        return plan
 
     async def _attest(self, client: PeerClient) -> None:
         """Send what auditors have signed; the peer keeps what its own trust list says."""

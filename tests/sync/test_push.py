@@ -16,6 +16,7 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.offers import MAX_OFFERS
 from kvsync.store import StoreLimits
+from kvsync.sync.push import MAX_OFFERS as MAX_TRIES
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MismatchError, TrustError
 from kvsync_protocol.messages import Commit
@@ -257,6 +258,25 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
         report = await getter.push(provider, ARTIFACT.id)
     assert caught.value.code == "offer.unknown"
     assert report.chunks_moved == len(ARTIFACT.chunks) - 3
+
+
+async def test_a_push_goes_on_however_often_its_offer_ends_as_long_as_chunks_move(
+    provider: Node, getter: Node
+) -> None:
+    """As by long pauses."""
+    provider.keep(ARTIFACT)
+    getter.meet(provider, "push")
+    ended_at = [0]
+    async with getter.serving() as server:
+
+        def progress(stage: str, done: int, total: int, unit: str) -> None:
+            if len(ended_at) < MAX_TRIES + 3 and ended_at[-1] < done < total:
+                ended_at.append(done)
+                server._offers.end_all()
+
+        await provider.push(getter, ARTIFACT.id, progress=progress, settings={"streams": 1})
+    assert len(ended_at) == MAX_TRIES + 3
+    assert getter.store.whole(ARTIFACT.id) is not None
 
 
 async def test_offers_are_limited_in_number(provider: Node, getter: Node, make_artifact: Make) -> None:
