@@ -24,7 +24,7 @@ from kvsync.sync.share import Share
 from kvsync.sync.streams import Stream
 from kvsync.sync.transfer import Contact, Transfer
 from kvsync_protocol.digest import ArtifactId
-from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.errors import CodedError, IntegrityError
 from kvsync_protocol.leaves import LeafTable
 from kvsync_protocol.messages import Attestations, Commit, Hello
 from kvsync_protocol.prefix import encode_tokens
@@ -34,6 +34,9 @@ MAX_ROUNDS: Final = 8
 MAX_OFFERS: Final = 3
 """Times in a row that a push begins and moves no chunk when another one of the same artifact, or the peer's end, has
 ended its offer. Otherwise it goes on: each long pause ends an offer."""
+
+_ENDED: Final = ("offer.unknown", "peer.chunk_refused", "offer.incomplete", "store.incomplete")
+"""How a peer answers when the offer is gone, or is another one by now: of another push of the same artifact."""
 
 
 async def push(
@@ -98,9 +101,9 @@ class _Push:
             try:
                 await self._offer(contact, plan, table, commit)
                 return plan
-            except (NotFoundError, PolicyError) as error:
+            except CodedError as error:
                 in_vain = 0 if plan.chunks_moved else in_vain + 1
-                if error.code not in ("offer.unknown", "peer.chunk_refused") or in_vain == MAX_OFFERS:
+                if error.code not in _ENDED or in_vain == MAX_OFFERS:
                     raise
 
     async def _offer(self, contact: Contact, plan: Plan, table: LeafTable, commit: Commit) -> None:

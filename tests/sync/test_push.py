@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import ssl
+import time
 from collections.abc import Callable
 
 import pytest
@@ -19,7 +20,7 @@ from kvsync.store import StoreLimits
 from kvsync.sync.push import MAX_OFFERS as MAX_TRIES
 from kvsync_protocol.digest import ArtifactId, sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MismatchError, TrustError
-from kvsync_protocol.messages import Commit
+from kvsync_protocol.messages import Accepted, Commit
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact, build_artifact
@@ -277,6 +278,40 @@ async def test_a_push_goes_on_however_often_its_offer_ends_as_long_as_chunks_mov
         await provider.push(getter, ARTIFACT.id, progress=progress, settings={"streams": 1})
     assert len(ended_at) == MAX_TRIES + 3
     assert getter.store.whole(ARTIFACT.id) is not None
+
+
+@pytest.mark.parametrize("how_far", ["offer.incomplete", "store.incomplete"])
+async def test_a_push_whose_offer_is_another_one_when_it_commits_begins_anew(
+    provider: Node, getter: Node, monkeypatch: pytest.MonkeyPatch, how_far: str
+) -> None:
+    """As when another push of it has ended the offer, it was removed there, and one more has begun."""
+    provider.keep(ARTIFACT)
+    getter.meet(provider, "push")
+    really, codes = PeerClient.commit, list[str]()
+    async with getter.serving() as server:
+
+        async def commit(asking: PeerClient, artifact: ArtifactId, commit: Commit) -> Accepted:
+            if codes:
+                return await really(asking, artifact, commit)
+            server._offers.end_all()
+            key = provider.keys.peer.public
+            other = server._offers.open(key, ARTIFACT.envelope, ARTIFACT.manifest, secretive=True)
+            if how_far == "store.incomplete":
+                other.add_leaves(ARTIFACT.leaves)
+                other.add_tokens(ARTIFACT.tokens)
+                other.draft(getter.store, time.monotonic() + 20, lambda described: None)
+            try:
+                return await really(asking, artifact, commit)
+            except CodedError as error:
+                codes.append(error.code)
+                raise
+
+        monkeypatch.setattr(PeerClient, "commit", commit)
+        report = await provider.push(getter, ARTIFACT.id)
+    assert codes == [how_far]
+    assert report.chunks == len(ARTIFACT.chunks)
+    assert getter.store.whole(ARTIFACT.id) is not None
+    assert getter.store.fsck().clean
 
 
 async def test_offers_are_limited_in_number(provider: Node, getter: Node, make_artifact: Make) -> None:
