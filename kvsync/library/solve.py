@@ -150,7 +150,8 @@ class Ladder:
             for number in range(recipe.samples)
         ]
         while ways and self._left > 0:
-            count = min(recipe.rows, len(ways), self._left)
+            # No more rows than the budget has whole answers for: what is cut short is paid for and cannot pass.
+            count = min(recipe.rows, len(ways), max(1, self._left // recipe.max_tokens))
             now, ways = ways[:count], ways[count:]
             made = [self._fresh(SAMPLED, now[0])] if count == 1 else self._rows(now)
             self._beside = [

@@ -274,7 +274,10 @@ def test_attempts_side_by_side_are_counted_each_and_repeat(library: Library, eng
     assert (found.answer, found.strategy) == (second, "sampled")
     assert found.costs["sampled"].decoded == 24  # those beside it are paid for
     scarce = library.solve(OTHER, engine, Knows("never"), budget=10, recipe=recipe)
-    assert [a.cost.decoded for a in scarce.attempts] == [2, 2, 2, 2, 2]
+    assert [a.cost.decoded for a in scarce.attempts] == [6, 4]  # whole answers, as long as there is budget for them
+    wide = library.solve(OTHER, engine, Knows("never"), budget=20, recipe=recipe)
+    assert [a.cost.decoded for a in wide.attempts] == [6, 6, 6, 2]
+    assert [a.cost.prefilled > 0 for a in wide.attempts] == [True, False, False, True]
 
 
 def test_rows_say_what_each_of_them_would_say_alone_but_for_the_last_bits(engine: Engine):

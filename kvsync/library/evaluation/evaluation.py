@@ -26,7 +26,7 @@ from kvsync.library.evaluation.energy import EnergyMeter, Spent
 from kvsync.library.evaluation.journal import Journal
 from kvsync.library.evaluation.plain import plain_tokens
 from kvsync.library.evaluation.plan import Plan
-from kvsync.library.evaluation.record import deposited, record, tried
+from kvsync.library.evaluation.record import deposited, record, texts_room, tried
 from kvsync.library.library import Library
 from kvsync.library.recipe import Recipe
 from kvsync.library.report import Cost, Solved
@@ -129,10 +129,15 @@ class Evaluation:
     def _ask(self, condition: str, library: Library, task: Task, recipe: Recipe) -> Asked:
         stop = self._meter.start()
         solved = library.solve(
-            task.problem.text, self._engine, task.verifier(), budget=self.plan.budget, recipe=recipe
+            task.problem.text,
+            self._engine,
+            task.verifier(),
+            budget=self.plan.budget,
+            recipe=recipe,
+            progress=self._progress,
         )
         spent = stop()
-        attempts = tried(solved, task)
+        attempts = tried(solved, task, texts_room(self.plan.records))
         digests = self._as_plain(condition, library, task, solved)
         return self._keep(condition, task, attempts, spent, digests)
 
