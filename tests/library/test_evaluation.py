@@ -6,6 +6,9 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,11 @@ PLAN = Plan(TASKS, budget=9, recipe=SHORT, unrelated=UNRELATED, plain=2)
 def evaluated(plan: Plan, engine: Engine, work: Path, **given: Any) -> tuple[list[Asked], Evaluation]:
     trial = Evaluation(plan, engine, "tiny", work, meter=METER, **given)
     return trial.run(), trial
+
+
+def outcome(asked: Asked) -> dict[str, object]:
+    """A record but for its times."""
+    return {**asked.as_json(), "seconds": "", "cpu_seconds": "", "joules": ""}
 
 
 class KilledError(Exception):
@@ -188,8 +196,7 @@ def test_a_killed_run_goes_on_where_it_was(
     before = journal.read_bytes().count(b"\n")
     records, trial = evaluated(PLAN, engine, tmp_path / "work")
     assert before < journal.read_bytes().count(b"\n") == len(records) + 1
-    outcome = [(each.condition, each.task, each.passed, each.decoded) for each in records]
-    assert outcome == [(each.condition, each.task, each.passed, each.decoded) for each in asked[0]]
+    assert list(map(outcome, records)) == list(map(outcome, asked[0]))
     sealed(trial, records, engine)
     with pytest.raises(UsageError) as other:
         Evaluation(dataclasses.replace(PLAN, budget=10), engine, "tiny", tmp_path / "work", meter=METER)
@@ -489,6 +496,57 @@ def test_the_command_writes_a_receipt_that_check_and_show_read(
     file.write_text('{"problem": "p"}\n')
     assert run([*map(str, words)]) != 0
     assert "neither answer nor tests" in capsys.readouterr().err
+
+
+def test_a_run_that_is_killed_by_force_goes_on_when_the_same_command_is_given_again(
+    make_client: Callable[..., kvsync.Client],
+    engine: Engine,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kvsync.cli._app import run
+    from kvsync.library.tasks import write_tasks
+
+    monkeypatch.setenv("KVSYNC_HOME", str(make_client().home.root))
+    tasks = (*(task(n, TRAIN) for n in range(3)), *(task(n, HELD_OUT) for n in range(3, 43)))
+    file, others, recipe, out = (tmp_path / name for name in ("t.jsonl", "o.jsonl", "r.toml", "t.receipt"))
+    file.write_bytes(write_tasks(tasks))
+    others.write_bytes(write_tasks(UNRELATED))
+    recipe.write_text('max_tokens = 4\nsamples = 2\nrows = 2\nstops = ["w99999"]\n')
+    words = [
+        "library",
+        "eval",
+        file,
+        "--model",
+        tiny_model_dir,
+        "--recipe",
+        recipe,
+        "--unrelated",
+        others,
+        "--plain",
+        2,
+    ]
+    words = [*map(str, [*words, "--budget", 9, "--quiet"]), "--out"]
+    journal = tmp_path / "t.receipt.work" / "journal"
+    with subprocess.Popen([sys.executable, "-m", "kvsync.cli", *words, str(out)]) as killed:
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 5):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+    before = journal.read_bytes()
+    assert not out.exists()
+    assert run([*words, str(tmp_path / "whole.receipt")]) == 0
+    assert run([*words, str(out)]) == 0
+    assert not journal.parent.exists()
+    found, whole = (
+        [Asked.parse(each) for each in Receipt.parse(path.read_bytes(), [SCORER]).records]
+        for path in (out, tmp_path / "whole.receipt")
+    )
+    assert list(map(outcome, found)) == list(map(outcome, whole))
+    kept = before[: before.rfind(b"\n")].split(b"\n")[1:]
+    assert 5 <= len(kept) < len(found) == 3 + 40 + 3 + 3 + 40 + 40
+    assert [strictjson.dumps(each.as_json()) for each in found[: len(kept)]] == kept
 
 
 def test_a_stream_s_plot_and_bars_can_be_drawn(engine: Engine, tmp_path: Path) -> None:

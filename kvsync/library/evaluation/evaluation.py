@@ -196,9 +196,11 @@ class Evaluation:
         self, condition: str, library: Library, task: Task, solved: Solved
     ) -> tuple[Digest | None, Digest | None]:
         """What the last grafted attempt decoded, and what its tokens give as a plain prompt; or None twice."""
-        left = self._plain_left.setdefault(condition, self.plan.plain)
+        if condition not in self._plain_left:
+            known = [each for each in self._journal.records if each.condition == condition]
+            self._plain_left[condition] = self.plan.plain - sum(each.plain_tokens is not None for each in known)
         grafted = [each for each in solved.attempts if each.graft and each.tokens is not None]
-        if not grafted or left < 1:
+        if not grafted or self._plain_left[condition] < 1:
             return None, None
         self._plain_left[condition] -= 1
         try:
