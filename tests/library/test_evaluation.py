@@ -407,6 +407,8 @@ def test_what_a_record_has_no_room_for_is_added_up_without_verdicts_but_for_the_
     assert len(strictjson.dumps(asked)) < 10 * 1024
     failing = [each for each in asked["attempts"] if not each["passed"]]  # type: ignore[attr-defined]
     assert judge_again([{**asked, "attempts": failing}]) == Judged(19, 0, 310)
+    hidden = {**failing[-1], "skipped": "solve.gate"}
+    assert judge_again([{**asked, "attempts": [hidden]}]) == Judged(0, 0, 310)
 
 
 def test_the_end_of_a_candidate_that_is_too_long_is_what_is_judged() -> None:

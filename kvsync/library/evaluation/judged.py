@@ -45,11 +45,11 @@ def judge_again(records: Sequence[Record], *, run: bool = False, progress: Progr
     Raises:
         IntegrityError: `receipt.score` when one is not what its verifier says of the recorded answer.
         UsageError: `verifier.*` for parameters that no verifier takes, or an extra that is not installed.
-        UnavailableError: `sandbox.*`, `verifier.start` when this host cannot run what it shall.
+        PolicyError: `sandbox.isolation`; UnavailableError `verifier.start` when this host cannot run what it shall.
     """
     again = taken = unkept = 0
     for number, each in enumerate(map(Asked.parse, records), 1):
-        unkept += sum(tried.tries for tried in each.attempts if _judged_once(tried) and not tried.candidates)
+        unkept += sum(tried.tries for tried in each.attempts if _unkept(tried))
         answers = [(text, tried.passed) for tried in each.attempts for text in tried.candidates]
         verifier = _verifier(each, BOUNDED if run else ()) if answers else None
         if verifier is None:
@@ -66,8 +66,9 @@ def judge_again(records: Sequence[Record], *, run: bool = False, progress: Progr
     return Judged(again, taken, unkept)
 
 
-def _judged_once(tried: Tried) -> bool:
-    return not tried.skipped and tried.strategy != DEPOSIT
+def _unkept(tried: Tried) -> bool:
+    """Whether something was decoded or tried, and what was judged is not here."""
+    return not tried.candidates and (tried.decoded > 0 or not (tried.skipped or tried.strategy == DEPOSIT))
 
 
 def _verifier(asked: Asked, more: Sequence[str]) -> Verifier | None:
