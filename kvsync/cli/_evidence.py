@@ -12,6 +12,7 @@ import typer
 
 from kvsync.cli._models import DEFAULT_MODEL, Precision, model_path
 from kvsync.cli._render import Facts, Table, moment
+from kvsync.progress import Progress, silent
 
 if TYPE_CHECKING:
     from kvsync.cli._command import Run
@@ -85,11 +86,18 @@ def public_keys(texts: list[str] | None) -> list[PublicKey]:
 
 
 def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
-    """Read a file and check all of it, the choice of samples included where their generator is known.
+    """As `parse_receipt`, with verdicts judged again. Raises also as `judge_again`."""
+    receipt = parse_receipt(name, keys)
+    judged(receipt)
+    return receipt
+
+
+def parse_receipt(name: str, keys: list[PublicKey]) -> Receipt:
+    """Read a file and check all of it but verdicts, the choice of samples included where their generator is known.
 
     Raises:
         NotFoundError: `file.missing`; StoreError: `file.*`.
-        ProtocolError: as `Receipt.parse`, `check_drawn` and `judge_again`.
+        ProtocolError: as `Receipt.parse` and `check_drawn`.
     """
     from kvsync.evidence.samples import check_drawn
     from kvsync.files import read_limited
@@ -101,16 +109,17 @@ def read_receipt(name: str, keys: list[PublicKey]) -> Receipt:
     receipt = Receipt.parse(read_limited(path, MAX_RECEIPT_BYTES, what="the receipt"), SCORERS, keys)
     if "generator" in receipt.header.run:
         check_drawn(receipt.header.run, receipt.records)
-    judged(receipt)
     return receipt
 
 
-def judged(receipt: Receipt) -> Judged | None:
+def judged(receipt: Receipt, *, run: bool = False, progress: Progress = silent) -> Judged | None:
     """Every verdict of a library's receipt judged again; None for other kinds. Raises as `judge_again`."""
     from kvsync.library.evaluation.judged import judge_again
     from kvsync_protocol.trial_score import KIND
 
-    return judge_again(receipt.records) if receipt.header.kind == KIND else None
+    if receipt.header.kind != KIND:
+        return None
+    return judge_again(receipt.records, run=run, progress=progress)
 
 
 def check_out(name: str | None) -> None:

@@ -18,7 +18,7 @@ from kvsync.progress import Progress as Report
 
 
 class _Bars:
-    """One bar per stage, made when the stage first reports."""
+    """One bar per stage, made when the stage first reports. A stage that is back where it began is begun anew."""
 
     def __init__(self, drawn: Progress) -> None:
         self._drawn = drawn
@@ -27,11 +27,14 @@ class _Bars:
 
     def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
         with self._lock:
+            now = time.monotonic()
             if stage not in self._stages:
                 # What a resumed run finds done already is no part of this run's rate.
-                self._stages[stage] = (self._drawn.add_task(stage, total=total, rate=""), time.monotonic(), done)
+                self._stages[stage] = self._drawn.add_task(stage, total=total, rate=""), now, done
             task, began, before = self._stages[stage]
-            shown = rate(done - before, time.monotonic() - began, unit)
+            if done <= before:
+                self._stages[stage], began, before = (task, now, done), now, done
+            shown = rate(done - before, now - began, unit)
             self._drawn.update(task, completed=done, total=total, rate=shown)
 
 

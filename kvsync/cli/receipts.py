@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,10 +12,11 @@ from kvsync.cli._command import Run, add_group
 from kvsync.cli._evidence import FileArgument, PublicKeyOption
 from kvsync.cli._fields import meaning
 from kvsync.cli._render import Facts, Outcome, Table, plural
-from kvsync.errors import EXIT_STATUS
+from kvsync.errors import EXIT_STATUS, UsageError
 from kvsync_protocol.errors import MismatchError
 
 if TYPE_CHECKING:
+    from kvsync.library.evaluation.judged import Judged
     from kvsync_protocol.receipt import Receipt
 
 _GIVEN: Final = ("mode", "document", "shared", "new", "condition", "task", "split")
@@ -26,22 +28,41 @@ def add_commands(app: typer.Typer) -> None:
     add_group(app, "receipts", text, {"check": check, "show": show, "diff": diff})
 
 
-def check(run: Run, file: FileArgument, public_key: PublicKeyOption = None) -> Outcome:
+def check(
+    run: Run,
+    file: FileArgument,
+    public_key: PublicKeyOption = None,
+    reverify: Annotated[
+        bool,
+        typer.Option(
+            "--reverify",
+            help="Also judge again what patterns, schemas, mathematics and Python tests have judged, in the sandbox.",
+        ),
+    ] = False,
+) -> Outcome:
     """Check a receipt again, without the model.
 
     Form, signature, Merkle root, count, every equality, every figure, the summary, that the samples are those of
     the seed, and verdicts that follow from an answer's text. Any edit is an error with a code of its own. Without
-    --public-key the signature is checked against the key that the receipt names.
+    --public-key the signature is checked against the key that the receipt names. --reverify runs programs that the
+    receipt holds, and so needs --public-key.
     """
     keys = _evidence.public_keys(public_key)
-    receipt = _evidence.read_receipt(file, keys)
-    judged = _evidence.judged(receipt)
-    verdicts = None if judged is None else {"again": judged.again, "taken": judged.taken}
+    if reverify and not keys:
+        raise UsageError(
+            "receipt.reverify",
+            "programs of whoever signed it would run",
+            hint="give --public-key, once you know whose it is",
+        )
+    receipt = _evidence.parse_receipt(file, keys)
+    with run.progress() as progress:
+        judged = _evidence.judged(receipt, run=reverify, progress=progress)
+    verdicts = None if judged is None else dataclasses.asdict(judged)
     data = {"sound": True, "trusted": bool(keys), "verdicts": verdicts, **_evidence.receipt_json(receipt)}
     checks = "form, signature, root, count, samples, equalities, figures, summary"
     facts: list[tuple[str, object]] = [("sound", True), ("checked", checks)]
     if judged is not None:
-        facts.append(("verdicts", f"{judged.again} judged again, {judged.taken} taken as they are"))
+        facts.append(("verdicts", _verdicts(judged)))
     view = [
         Facts(facts),
         _evidence.header_facts(receipt),
@@ -143,6 +164,16 @@ def diff(
         view += ["", Table(("FIELD", "FINGERPRINT", "A", "B", "MEANING"), rows)]
     notes = [] if fields else [f"{plural(0, 'field')} of the fingerprints differ"]
     return Outcome(data, view, notes, status=0 if agree else EXIT_STATUS[MismatchError])
+
+
+def _verdicts(judged: Judged) -> str:
+    """How many follow from the receipt alone, and why the others do not."""
+    parts = [f"{judged.again} of {judged.every} judged again"]
+    if judged.taken:
+        parts.append(f"{judged.taken} taken as they are, by verifiers that did not run here")
+    if judged.unkept:
+        parts.append(f"{judged.unkept} taken as they are, of answers that are not kept")
+    return "; ".join(parts)
 
 
 def _unknown_signer(receipt: Receipt) -> str:

@@ -79,11 +79,13 @@ def decode_rows(
     limit: int,
     samplings: Sequence[Sampling],
     *,
+    budget: int,
     stops: Sequence[str] = (),
     tell: Callable[[], None] = lambda: None,
 ) -> list[Decoded]:
     """As `decode`, several attempts side by side, each at most `limit` tokens long; `context` stays as it is.
 
+    When all together have used up `budget` tokens they end as they are, the first ones at most a token longer.
     Repeats under equal numerics with as many rows. Those that have ended leave once they are a quarter of the batch.
     """
     cache = context.repeated(len(samplings))
@@ -95,12 +97,13 @@ def decode_rows(
     for step in range(limit):
         tokens = [_next(one, samplings[row], step) for one, row in zip(found, batch, strict=True)]
         for row, token in zip(batch, tokens, strict=True):
-            if row in running:
+            if row in running and budget:
                 rows[row].append(token)
+                budget -= 1
                 tell()
                 if token in engine.ends or (stops and _stop(engine.decode(rows[row][-_WINDOW:]), stops) is not None):
                     running.remove(row)
-        if not running or step + 1 == limit:
+        if not running or not budget or step + 1 == limit:
             break
         if len(running) <= 0.75 * len(batch):
             kept = [place for place, row in enumerate(batch) if row in running]

@@ -150,7 +150,7 @@ class Ladder:
             for number in range(recipe.samples)
         ]
         while ways and self._left > 0:
-            count = min(recipe.rows, len(ways), self._left)
+            count = min(recipe.rows, len(ways), max(1, self._left // self._expected()))
             now, ways = ways[:count], ways[count:]
             made = [self._fresh(SAMPLED, now[0])] if count == 1 else self._rows(now)
             self._beside = [
@@ -162,6 +162,12 @@ class Ladder:
             ]
             while self._beside:
                 yield self._beside.pop(0)
+
+    def _expected(self) -> int:
+        """Tokens of one more sampled attempt, by those before it: with more rows than the budget has whole answers
+        for, all of them would be paid for and cut short."""
+        lengths = [attempt.cost.decoded for attempt in self._attempts if attempt.strategy == SAMPLED]
+        return max(1, -(-sum(lengths) // len(lengths))) if lengths else self._recipe.max_tokens
 
     # attempts
 
@@ -222,9 +228,10 @@ class Ladder:
         try:
             context = engine.new_context()
             logits = engine.prefill(context, tokens, engine.schedule)
-            limit = min(self._recipe.max_tokens, self._left // len(ways))
-            stops = (*self._wording.stops, *self._recipe.stops)
-            rows = decode_rows(engine, context, logits, limit, ways, stops=stops, tell=self._decoded)
+            limit, stops = self._recipe.max_tokens, (*self._wording.stops, *self._recipe.stops)
+            rows = decode_rows(
+                engine, context, logits, limit, ways, budget=self._left, stops=stops, tell=self._decoded
+            )
         except EngineError as error:
             if error.code != _TOO_LONG:
                 raise

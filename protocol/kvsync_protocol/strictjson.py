@@ -182,6 +182,12 @@ class Fields:
             Fields({name: item}, self._family).string(name, limit=each) for item in self.array(name, limit=limit)
         )
 
+    def texts(self, name: str, *, limit: int, each: int) -> tuple[str, ...]:
+        """As `strings`, each read as `text` is."""
+        return tuple(
+            Fields({name: item}, self._family).text(name, limit=each) for item in self.array(name, limit=limit)
+        )
+
     def integers(self, name: str, low: int, high: int, *, limit: int) -> tuple[int, ...]:
         """At most `limit` whole numbers, each in low..high."""
         found = []

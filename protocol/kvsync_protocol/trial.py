@@ -114,9 +114,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One attempt, or `tries` failed ones together when a record would grow too large for their texts.
+    """One attempt, or `tries` failed ones of a strategy together, their tokens added up.
 
-    `answer` is the candidate, null where none was judged or kept; `skipped` the code of why nothing was tried.
+    `answer` is one attempt's candidate, null where none was judged; `answers` are those of several, in order, and
+    empty when the record had no room for them; `skipped` is the code of why nothing was tried.
     """
 
     strategy: str
@@ -127,10 +128,14 @@ class Tried:
     prefilled: int
     grafted: int
     skipped: str
+    answers: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, value: object) -> Tried:
         fields = Fields(value, FAMILY)
+        several = fields.optional(
+            "answers", lambda name: fields.texts(name, limit=MAX_RECORDS, each=MAX_RECORD_BYTES)
+        )
         found = cls(
             fields.string("strategy", limit=MAX_NAME_CHARS),
             fields.integer("tries", 1, MAX_SAFE_INTEGER),
@@ -140,16 +145,24 @@ class Tried:
             fields.integer("prefilled", 0, MAX_SAFE_INTEGER),
             fields.integer("grafted", 0, MAX_SAFE_INTEGER),
             fields.string("skipped", limit=MAX_NAME_CHARS),
+            several or (),
         )
         fields.done()
         if (found.passed and (found.answer is None or found.skipped)) or (
             found.tries > 1 and found.answer is not None
         ):
             raise contradiction("an attempt that passed has one answer")
+        if found.answers and (found.tries != len(found.answers) or found.tries == 1 or found.skipped):
+            raise contradiction("several attempts have one answer each, and one attempt has no list of them")
         return found
 
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The texts that were judged, as far as they are kept."""
+        return self.answers if self.answer is None else (self.answer,)
+
     def as_json(self) -> dict[str, object]:
-        return {
+        found: dict[str, object] = {
             "strategy": self.strategy,
             "tries": self.tries,
             "answer": self.answer,
@@ -159,6 +172,7 @@ class Tried:
             "grafted": self.grafted,
             "skipped": self.skipped,
         }
+        return {**found, "answers": list(self.answers)} if self.answers else found
 
 
 @dataclass(frozen=True, slots=True)

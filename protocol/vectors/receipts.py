@@ -192,8 +192,9 @@ def _asked(index: int, condition: str, task: str, *attempts: ref.Json) -> ref.Js
     }
 
 
+TWO = {**_tried("sampled", None, decoded=20), "tries": 2, "answers": ["40", "43"]}
 ASKED = [
-    _asked(0, "control", "one", _tried("greedy", "41", decoded=20), _tried("sampled", None, decoded=20)),
+    _asked(0, "control", "one", _tried("greedy", "41", decoded=20), TWO),
     _asked(1, "control", "two", _tried("greedy", "42", passed=True, decoded=8)),
     _asked(2, "fill", "one", _tried("deposit", "42", passed=True)),
     _asked(3, "fill", "two", _tried("deposit", "42", passed=True)),
@@ -248,7 +249,7 @@ def _library_summary() -> ref.Json:
     return {
         "conditions": {
             "control": _condition(
-                1, 48, 18, ("3e0", "1e0", "1e1"), answered={"greedy": 1}, attempts={"greedy": 2, "sampled": 1}
+                1, 48, 18, ("3e0", "1e0", "1e1"), answered={"greedy": 1}, attempts={"greedy": 2, "sampled": 2}
             ),
             "fill": _condition(2, 0, 12, ("1e0", "1e0", "1e1"), **stored),
             "recurrence": _condition(2, 8, 12, ("1e0", "1e0", "1e1"), answered={"exact": 2}, attempts={"exact": 2}),
@@ -305,5 +306,11 @@ def _libraries(c: Cases) -> None:
         "receipt.score",
         lambda h, r: r[4]["attempts"][0].update(answer=None),
     )
+    signed(
+        "two attempts with three answers",
+        "receipt.score",
+        lambda h, r: r[0]["attempts"][1]["answers"].append("44"),
+    )
+    signed("an empty list of answers", "receipt.canonical", lambda h, r: r[0]["attempts"][0].update(answers=[]))
     signed("a held-out problem that comes back", "receipt.score", lambda h, r: r[4].update(split="held-out"))
     signed("a better summary", "receipt.summary", lambda h, r: h["summary"]["conditions"]["control"].update(passed=2))

@@ -56,6 +56,15 @@ def test_each_stage_gets_a_bar_whichever_thread_reports():
     assert "tokens/s" in drawn
 
 
+def test_a_stage_that_begins_anew_has_the_rate_of_what_is_done_since(monkeypatch):
+    counted = []
+    monkeypatch.setattr("kvsync.cli._progress.rate", lambda done, elapsed, unit: counted.append(done) or "")
+    with bars(FakeTerminal()) as progress:
+        for done in (1, 201, 1, 5, 300):
+            progress("decode", done, 300, "tokens")
+    assert counted == [0, 200, 0, 4, 299]
+
+
 @pytest.mark.parametrize(
     ("stream", "settings"),
     [

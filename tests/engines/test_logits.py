@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvsync.engines import Engine
 from kvsync.engines.transformers.logits import TensorLogits
@@ -47,6 +49,33 @@ def test_divergence_is_zero_for_equals_and_the_known_value_otherwise() -> None:
     with pytest.raises(EngineError) as caught:
         TensorLogits(even).kl(TensorLogits(torch.zeros(2, 2)))
     assert caught.value.code == "engine.logits"
+
+
+def drawn_from_all(tensor: torch.Tensor, temperature: float, top_p: float, number: float) -> int:
+    """`Logits.draw` as it is defined: by the order of the whole vocabulary."""
+    chances = torch.softmax(tensor.double() / temperature, dim=-1)
+    likely, ids = chances.sort(descending=True, stable=True)
+    reached = likely.cumsum(dim=-1)
+    kept = min(int(torch.searchsorted(reached, top_p)), len(ids) - 1)
+    place = int(torch.searchsorted(reached[: kept + 1], number * float(reached[kept]), right=True))
+    return int(ids[min(place, kept)])
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.3, 3.0, 30.0]),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.floats(0.05, 4.0),
+    st.floats(0.01, 1.0),
+    st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_a_draw_is_that_from_the_order_of_all_tokens(
+    seed: int, spread: float, dtype: torch.dtype, temperature: float, top_p: float, number: float
+) -> None:
+    made = torch.Generator().manual_seed(seed)
+    tensor = (torch.randn(500, generator=made) * spread).to(dtype)  # many equals in bfloat16, nothing else at 0
+    drawn = TensorLogits(tensor[None]).draw(temperature, top_p, number)
+    assert drawn == drawn_from_all(tensor, temperature, top_p, number)
 
 
 def test_a_prefill_gives_the_last_position_and_extend_gives_all(llama: Engine) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +18,11 @@ import pytest
 import kvsync
 from kvsync.engines.engine import Engine
 from kvsync.errors import NotFoundError, StoreError, UsageError
-from kvsync.library.evaluation.energy import EnergyMeter
+from kvsync.library.evaluation.energy import EnergyMeter, Spent
 from kvsync.library.evaluation.evaluation import Evaluation
 from kvsync.library.evaluation.judged import Judged, judge_again
 from kvsync.library.evaluation.plan import Plan, at_most, chosen, different, stream_of, unrelated_to
-from kvsync.library.evaluation.record import MAX_TEXTS, clean, tried
+from kvsync.library.evaluation.record import clean, record, texts_room, tried
 from kvsync.library.library import Library
 from kvsync.library.problem import Problem
 from kvsync.library.recipe import Recipe
@@ -28,9 +32,10 @@ from kvsync.library.verifiers import Verdict, VerifierSpec
 from kvsync.progress import Progress
 from kvsync_protocol import figure, strictjson
 from kvsync_protocol.errors import IntegrityError
+from kvsync_protocol.limits import MAX_RECEIPT_BYTES, MAX_RECORD_BYTES
 from kvsync_protocol.receipt import Receipt
 from kvsync_protocol.signing import SigningKey
-from kvsync_protocol.trial import CONTROL, FILL, NEGATIVE, RECURRENCE, STREAM, TRANSFER, Asked
+from kvsync_protocol.trial import CONTROL, FILL, NEGATIVE, RECURRENCE, STREAM, TRANSFER, Asked, Tried
 from kvsync_protocol.trial_score import SCORER, wilson
 from tests.library.test_solve import greedy_answer
 
@@ -52,6 +57,11 @@ PLAN = Plan(TASKS, budget=9, recipe=SHORT, unrelated=UNRELATED, plain=2)
 def evaluated(plan: Plan, engine: Engine, work: Path, **given: Any) -> tuple[list[Asked], Evaluation]:
     trial = Evaluation(plan, engine, "tiny", work, meter=METER, **given)
     return trial.run(), trial
+
+
+def outcome(asked: Asked) -> dict[str, object]:
+    """A record but for its times."""
+    return {**asked.as_json(), "seconds": "", "cpu_seconds": "", "joules": ""}
 
 
 class KilledError(Exception):
@@ -109,16 +119,63 @@ def test_a_graft_gives_token_by_token_what_the_same_tokens_give_as_text(asked: t
 
 def test_verdicts_are_judged_again_without_the_model(asked: tuple[list[Asked], Receipt]) -> None:
     receipt = asked[1]
-    found = judge_again(receipt.records)
-    assert found.taken == 0
-    assert found.again == sum(len([a for a in each.attempts if a.answer is not None]) for each in asked[0])
-    lines = [strictjson.loads(strictjson.dumps(each), limit=1 << 20, what="x") for each in receipt.records]
-    lines[0]["attempts"][0].update(answer="w900")  # type: ignore[index]
+    every = sum(len(tried.candidates) for each in asked[0] for tried in each.attempts)
+    assert judge_again(receipt.records) == Judged(every, 0, 0)
+    lines = unsealed(receipt)
+    lines[0]["verifier"].update(version="77")  # another release's word is taken as it is
+    assert judge_again(lines[:1]) == Judged(0, sum(len(tried.candidates) for tried in asked[0][0].attempts), 0)
+
+
+def unsealed(receipt: Receipt) -> list[dict[str, Any]]:
+    """Its records, to be changed."""
+    return [strictjson.loads(strictjson.dumps(each), limit=1 << 20, what="a record") for each in receipt.records]
+
+
+def test_a_verdict_that_is_flipped_anywhere_is_found(engine: Engine, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(SHORT, samples=7, rows=3)
+    records, trial = evaluated(dataclasses.replace(PLAN, budget=30, recipe=recipe), engine, tmp_path / "work")
+    receipt = sealed(trial, records, engine)
+    control = records[0].attempts
+    assert [(each.strategy, each.tries, len(each.answers)) for each in control] == [
+        ("greedy", 1, 0),
+        ("sampled", 7, 7),
+    ]
+    flips = 0
+    for index, each in enumerate(records):
+        for place, made in enumerate(each.attempts):
+            for number in range(len(made.candidates)):
+                texts = [*made.candidates]
+                texts[number] = "w901" if made.passed else "w900"
+                for change in (
+                    {"answer": texts[0]} if made.tries == 1 else {"answers": texts},
+                    {"passed": not made.passed},
+                ):
+                    lines = unsealed(receipt)
+                    lines[index]["attempts"][place].update(change)
+                    with pytest.raises(IntegrityError) as caught:
+                        judge_again(lines)
+                    assert caught.value.code == "receipt.score"
+                flips += 1
+    assert flips == judge_again(receipt.records).every > 60
+
+
+def test_python_is_judged_again_only_when_asked(engine: Engine, tmp_path: Path) -> None:
+    spec = VerifierSpec("python", None, {"tests": "assert double(2) == 4"})
+    code = "def double(n):\n    return n * 2"
+    doubled = dataclasses.replace(TASKS[0], spec=spec, solution=code)
+    plan = Plan(
+        (doubled,), conditions=(CONTROL, RECURRENCE), budget=4, recipe=dataclasses.replace(SHORT, recall="stored")
+    )
+    records, trial = evaluated(plan, engine, tmp_path / "work")
+    receipt = sealed(trial, records, engine)
+    assert [each.passed for each in records] == [False, True, True]
+    assert judge_again(receipt.records) == Judged(0, 3, 0)
+    assert judge_again(receipt.records, run=True) == Judged(3, 0, 0)
+    lines = unsealed(receipt)
+    lines[2]["attempts"][0].update(answer="def double(n):\n    return n + 1")
     with pytest.raises(IntegrityError) as caught:
-        judge_again(lines)
+        judge_again(lines, run=True)
     assert caught.value.code == "receipt.score"
-    lines[0]["verifier"].update(version="77")  # type: ignore[attr-defined]  # another release's word is taken as it is
-    assert judge_again(lines[:1]) == Judged(0, len(asked[0][0].attempts))
 
 
 def test_energy_that_is_estimated_is_cpu_seconds_times_watts(asked: tuple[list[Asked], Receipt]) -> None:
@@ -139,8 +196,7 @@ def test_a_killed_run_goes_on_where_it_was(
     before = journal.read_bytes().count(b"\n")
     records, trial = evaluated(PLAN, engine, tmp_path / "work")
     assert before < journal.read_bytes().count(b"\n") == len(records) + 1
-    outcome = [(each.condition, each.task, each.passed, each.decoded) for each in records]
-    assert outcome == [(each.condition, each.task, each.passed, each.decoded) for each in asked[0]]
+    assert list(map(outcome, records)) == list(map(outcome, asked[0]))
     sealed(trial, records, engine)
     with pytest.raises(UsageError) as other:
         Evaluation(dataclasses.replace(PLAN, budget=10), engine, "tiny", tmp_path / "work", meter=METER)
@@ -261,7 +317,7 @@ def test_a_verifier_that_hangs_is_killed_and_its_verdict_is_no(engine: Engine, t
     records, trial = evaluated(plan, engine, tmp_path / "work")
     assert not records[0].passed
     assert 1 <= records[0].seconds < 30
-    assert judge_again(sealed(trial, records, engine).records) == Judged(0, 1)
+    assert judge_again(sealed(trial, records, engine).records) == Judged(0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -324,24 +380,55 @@ def test_splits_streams_and_unrelated_tasks_follow_from_file_and_seed() -> None:
     assert {each.family for each in unrelated_to(TASKS, 1)} == {"handbook"}
 
 
-def test_a_record_keeps_the_texts_it_has_room_for_and_every_cost() -> None:
-    verdicts = [Verdict.of(False, "no")] * 300 + [Verdict.of(True, "yes")]
-    attempts = tuple(Attempt("sampled", answer="x" * 400, verdict=each, cost=Cost(7, 1, 0)) for each in verdicts)
-    solved = Solved("p", Problem.of("p").address, attempts)
-    made = tried(solved, TASKS[0])
-    assert sum(each.decoded for each in made) == 301 * 7
-    assert sum(each.tries for each in made) == 301
-    assert made[-1].tries > 1
-    assert made[-1].answer is None
-    assert len(strictjson.dumps([each.as_json() for each in made])) < MAX_TEXTS + 1000
-    assert [each.passed for each in made].count(True) == 1
+def sampled(count: int, text: str, verdict: bool) -> list[Attempt]:
+    return [Attempt("sampled", answer=text, verdict=Verdict.of(verdict, "said"), cost=Cost(7, 1, 0))] * count
+
+
+def test_a_record_keeps_every_candidate_and_every_cost() -> None:
+    attempts = (*sampled(300, "x" * 400, False), *sampled(1, "w900", True), *sampled(2, "y", False))
+    made = tried(Solved("p", Problem.of("p").address, attempts), TASKS[0], texts_room(100))
+    assert [(each.tries, each.passed, len(each.candidates)) for each in made] == [
+        (300, False, 300),
+        (1, True, 1),
+        (2, False, 2),
+    ]
+    assert [each.decoded for each in made] == [2100, 7, 14]
+    assert made == tuple(Tried.parse(each.as_json()) for each in made)
+
+
+def test_what_a_record_has_no_room_for_is_added_up_without_verdicts_but_for_the_one_that_answered() -> None:
+    attempts = (*sampled(300, "x" * 400, False), *sampled(30, "z" * 400, True))
+    made = tried(Solved("p", Problem.of("p").address, attempts), TASKS[0], 8 * 1024)
+    assert sum(each.decoded for each in made) == 330 * 7
+    assert sum(each.tries for each in made) == 330
+    assert [each.passed for each in made] == [False, True, False]
+    assert [len(each.candidates) for each in made] == [19, 1, 0]
+    asked = record(0, CONTROL, TASKS[0], made, (None, None), Spent(1, 1, 1)).as_json()
+    assert len(strictjson.dumps(asked)) < 10 * 1024
+    failing = [each for each in asked["attempts"] if not each["passed"]]  # type: ignore[attr-defined]
+    assert judge_again([{**asked, "attempts": failing}]) == Judged(19, 0, 310)
+    hidden = {**failing[-1], "skipped": "solve.gate"}
+    assert judge_again([{**asked, "attempts": [hidden]}]) == Judged(0, 0, 310)
+
+
+def test_the_end_of_a_candidate_that_is_too_long_is_what_is_judged() -> None:
+    attempts = (*sampled(1, "w900" + "x" * (1 << 20), True), *sampled(1, "x" * (1 << 20) + "\nw900", True))
+    line = dataclasses.replace(
+        TASKS[0], spec=VerifierSpec("normalised", None, {"answer": "w900", "take": "last_line"})
+    )
+    made = tried(Solved("p", Problem.of("p").address, attempts), line, texts_room(1))
+    assert [each.passed for each in made] == [False, True]
+    assert len(strictjson.dumps([each.as_json() for each in made])) < MAX_RECORD_BYTES
+    widest = tried(Solved("p", Problem.of("p").address, (*sampled(1, "\U00010000" * (1 << 18), False),)), TASKS[0], 1)
+    assert [each.candidates for each in widest] == [()]
+    assert 65_536 * texts_room(65_536) < MAX_RECEIPT_BYTES
 
 
 def test_control_characters_leave_a_record_s_text_and_the_verdict_is_that_of_the_text() -> None:
     assert clean("a\tb\nc\rd\x00e\x85f\u2028é\u200b") == "a\tb\nc d e f\u2028é\u200b"
     exact = dataclasses.replace(TASKS[0], spec=VerifierSpec("text", None, {"answer": "a\rb"}))
     attempt = Attempt("greedy", answer="a\rb", verdict=Verdict.of(True, "equal"), cost=Cost(2))
-    (made,) = tried(Solved("p", Problem.of("p").address, (attempt,)), exact)
+    (made,) = tried(Solved("p", Problem.of("p").address, (attempt,)), exact, texts_room(1))
     assert (made.answer, made.passed) == ("a b", False)
 
 
@@ -390,7 +477,13 @@ def test_the_command_writes_a_receipt_that_check_and_show_read(
     assert run(["receipts", "check", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "never solved unaided" in shown
-    assert "verdicts" in shown
+    assert re.search(r"verdicts +(\d+) of \1 judged again\n", shown)
+    assert run(["receipts", "check", str(out), "--reverify"]) == 2
+    assert "--public-key" in capsys.readouterr().err
+    words_of_check = ["receipts", "check", str(out), "--reverify", "--public-key", told["signer"], "--json"]
+    assert run(words_of_check) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert (verdicts["taken"], verdicts["unkept"]) == (0, 0)
     assert run(["receipts", "show", str(out)]) == 0
     assert "recurrence" in capsys.readouterr().out
     assert run(["receipts", "diff", str(out), str(out), "--json"]) == 0
@@ -405,6 +498,57 @@ def test_the_command_writes_a_receipt_that_check_and_show_read(
     file.write_text('{"problem": "p"}\n')
     assert run([*map(str, words)]) != 0
     assert "neither answer nor tests" in capsys.readouterr().err
+
+
+def test_a_run_that_is_killed_by_force_goes_on_when_the_same_command_is_given_again(
+    make_client: Callable[..., kvsync.Client],
+    engine: Engine,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kvsync.cli._app import run
+    from kvsync.library.tasks import write_tasks
+
+    monkeypatch.setenv("KVSYNC_HOME", str(make_client().home.root))
+    tasks = (*(task(n, TRAIN) for n in range(3)), *(task(n, HELD_OUT) for n in range(3, 43)))
+    file, others, recipe, out = (tmp_path / name for name in ("t.jsonl", "o.jsonl", "r.toml", "t.receipt"))
+    file.write_bytes(write_tasks(tasks))
+    others.write_bytes(write_tasks(UNRELATED))
+    recipe.write_text('max_tokens = 4\nsamples = 2\nrows = 2\nstops = ["w99999"]\n')
+    words = [
+        "library",
+        "eval",
+        file,
+        "--model",
+        tiny_model_dir,
+        "--recipe",
+        recipe,
+        "--unrelated",
+        others,
+        "--plain",
+        2,
+    ]
+    words = [*map(str, [*words, "--budget", 9, "--quiet"]), "--out"]
+    journal = tmp_path / "t.receipt.work" / "journal"
+    with subprocess.Popen([sys.executable, "-m", "kvsync.cli", *words, str(out)]) as killed:
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 5):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+    before = journal.read_bytes()
+    assert not out.exists()
+    assert run([*words, str(tmp_path / "whole.receipt")]) == 0
+    assert run([*words, str(out)]) == 0
+    assert not journal.parent.exists()
+    found, whole = (
+        [Asked.parse(each) for each in Receipt.parse(path.read_bytes(), [SCORER]).records]
+        for path in (out, tmp_path / "whole.receipt")
+    )
+    assert list(map(outcome, found)) == list(map(outcome, whole))
+    kept = before[: before.rfind(b"\n")].split(b"\n")[1:]
+    assert 5 <= len(kept) < len(found) == 3 + 40 + 3 + 3 + 40 + 40
+    assert [strictjson.dumps(each.as_json()) for each in found[: len(kept)]] == kept
 
 
 def test_a_stream_s_plot_and_bars_can_be_drawn(engine: Engine, tmp_path: Path) -> None:

@@ -274,7 +274,26 @@ def test_attempts_side_by_side_are_counted_each_and_repeat(library: Library, eng
     assert (found.answer, found.strategy) == (second, "sampled")
     assert found.costs["sampled"].decoded == 24  # those beside it are paid for
     scarce = library.solve(OTHER, engine, Knows("never"), budget=10, recipe=recipe)
-    assert [a.cost.decoded for a in scarce.attempts] == [2, 2, 2, 2, 2]
+    assert [a.cost.decoded for a in scarce.attempts] == [6, 4]  # whole answers, as long as there is budget for them
+    wide = library.solve(OTHER, engine, Knows("never"), budget=20, recipe=recipe)
+    assert [a.cost.decoded for a in wide.attempts] == [6, 6, 6, 2]
+    assert [a.cost.prefilled > 0 for a in wide.attempts] == [True, False, False, True]
+
+
+def test_as_many_rows_share_a_budget_as_answers_were_long_so_far(library: Library, engine: Engine):
+    free = dataclasses.replace(SHORT, order=("sampled",), max_tokens=12, samples=8, rows=2)
+    words = [a.answer.split() for a in library.solve(FIRST, engine, Knows("never"), budget=96, recipe=free).attempts]
+    stops = tuple(dict.fromkeys((words[0][2], words[1][3])))
+    recipe = dataclasses.replace(free, stops=stops, rows=8)
+    solved = library.solve(FIRST, engine, Knows("never"), budget=30, recipe=recipe)
+    batches = [a.cost.prefilled > 0 for a in solved.attempts]
+    lengths = [a.cost.decoded for a in solved.attempts]
+    assert sum(lengths) <= 30
+    assert lengths[:2] == [3, 4]
+    second = batches.index(True, 1)
+    assert second == 30 // 12
+    mean = -(-sum(lengths[:second]) // second)
+    assert [*batches[second:], True].index(True, 1) == min(8 - second, (30 - sum(lengths[:second])) // mean)
 
 
 def test_rows_say_what_each_of_them_would_say_alone_but_for_the_last_bits(engine: Engine):
@@ -289,17 +308,19 @@ def test_rows_say_what_each_of_them_would_say_alone_but_for_the_last_bits(engine
         assert computed.at(row).max_abs(engine.prefill(alone, [token], engine.schedule)) < 1e-4
     assert context.position == len(prompt)
     ways = [Sampling(1.0, 1.0, 7, number) for number in range(2)]
-    rows = decode_rows(engine, context, logits, 4, ways)
+    rows = decode_rows(engine, context, logits, 4, ways, budget=8)
     assert [len(row.tokens) for row in rows] == [4, 4]
+    scarce = decode_rows(engine, context, logits, 4, ways, budget=5)
+    assert [row.tokens for row in scarce] == [rows[0].tokens[:3], rows[1].tokens[:2]]
 
 
 def test_a_row_that_has_ended_leaves_the_batch_and_changes_no_other(engine: Engine):
     context = engine.new_context()
     logits = engine.prefill(context, Wording(engine).ask(FIRST), engine.schedule)
     ways = [Sampling(1.0, 1.0, 7, number) for number in range(6)]
-    free = decode_rows(engine, context, logits, 8, ways)
+    free = decode_rows(engine, context, logits, 8, ways, budget=48)
     stop = free[0].text.split()[2]
-    stopped = decode_rows(engine, context, logits, 8, ways, stops=(stop,))
+    stopped = decode_rows(engine, context, logits, 8, ways, budget=48, stops=(stop,))
     assert len(stopped[0].tokens) < 8
     for whole, cut in zip(free, stopped, strict=True):
         assert whole.tokens[: len(cut.tokens)] == cut.tokens

@@ -62,6 +62,11 @@ def record(condition: str, task: str, *attempts: Json, seconds: float = 1.0, **o
     return {**found, **other}
 
 
+def several(**other: Any) -> Json:
+    """Two failed attempts together."""
+    return {"tries": 2, "answer": None, "answers": ["y", "z"], **other}
+
+
 def numbered(records: list[Json]) -> list[Json]:
     return [{**each, "index": index} for index, each in enumerate(records)]
 
@@ -165,6 +170,16 @@ LIES: list[tuple[str, Callable[[Json, list[Json]], object]]] = [
     ("receipt.score", lambda header, lines: lines.pop()),
     ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(passed=True, answer=None)),
     ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(tries=2)),
+    ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(tries=2, answers=["x", "y"])),
+    ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(answer=None, answers=["x"])),
+    ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(several(answers=["x"]))),
+    ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(several(passed=True))),
+    ("receipt.score", lambda header, lines: lines[0]["attempts"][0].update(several(skipped="solve.gate"))),
+    ("receipt.summary", lambda header, lines: lines[0]["attempts"][0].update(several())),
+    ("receipt.range", lambda header, lines: lines[0]["attempts"][0].update(several(answers=["x", "\r"]))),
+    ("receipt.type", lambda header, lines: lines[0]["attempts"][0].update(several(answers=["x", None]))),
+    ("receipt.canonical", lambda header, lines: lines[0]["attempts"][0].update(answers=[])),
+    ("receipt.canonical", lambda header, lines: lines[0]["attempts"][0].update(answers=None)),
     ("receipt.score", lambda header, lines: header["run"].update(unrelated=None)),
     ("receipt.score", lambda header, lines: header["run"].update(watts="0")),
     ("receipt.score", lambda header, lines: header["run"].update(energy="sun")),
@@ -206,7 +221,7 @@ def test_anything_is_a_record_or_malformed(changed: Json) -> None:
     assert Asked.parse(found.as_json()) == found
 
 
-@given(st.dictionaries(st.sampled_from(list(tried())), VALUES))
+@given(st.dictionaries(st.sampled_from([*tried(), "answers"]), VALUES))
 def test_anything_is_an_attempt_or_malformed(changed: Json) -> None:
     try:
         found = Tried.parse({**tried(), **changed})

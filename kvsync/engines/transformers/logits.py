@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -12,6 +13,9 @@ from kvsync.engines.transformers.dtypes import TO_TORCH, as_bytes, from_torch
 from kvsync.errors import EngineError
 from kvsync_protocol.digest import Digest, sha256
 from kvsync_protocol.layout import DType
+
+_LIKELY: Final = 1e-4
+"""Part of the greatest probability from which on tokens are looked at first when one is drawn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,12 +61,18 @@ class TensorLogits:
         return [int(index) for index in self.tensor.argmax(dim=-1)]
 
     def draw(self, temperature: float, top_p: float, number: float) -> int:
-        likely, ids = torch.softmax(self.tensor[-1].double() / temperature, dim=-1).sort(descending=True, stable=True)
-        reached = likely.cumsum(dim=-1)
+        chances = torch.softmax(self.tensor[-1].double() / temperature, dim=-1)
+        for part in (_LIKELY, 0.0):
+            # What is at least so likely stands first in the order of all, ties by id: sorting it alone is cheaper.
+            ids = (~(chances < part * chances.max())).nonzero().squeeze(-1)
+            likely, order = chances[ids].sort(descending=True, stable=True)
+            reached = likely.cumsum(dim=-1)
+            if float(reached[-1]) >= top_p:
+                break
         # Rounding may leave the whole sum just below top_p, or the drawn place at its very end.
         kept = min(int(torch.searchsorted(reached, top_p)), len(ids) - 1)
         place = int(torch.searchsorted(reached[: kept + 1], number * float(reached[kept]), right=True))
-        return int(ids[min(place, kept)])
+        return int(ids[order[min(place, kept)]])
 
     def max_abs(self, other: Logits) -> float:
         # torch's max, since Python's would lose a NaN.

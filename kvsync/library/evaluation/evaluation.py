@@ -26,7 +26,7 @@ from kvsync.library.evaluation.energy import EnergyMeter, Spent
 from kvsync.library.evaluation.journal import Journal
 from kvsync.library.evaluation.plain import plain_tokens
 from kvsync.library.evaluation.plan import Plan
-from kvsync.library.evaluation.record import deposited, record, tried
+from kvsync.library.evaluation.record import deposited, record, texts_room, tried
 from kvsync.library.library import Library
 from kvsync.library.recipe import Recipe
 from kvsync.library.report import Cost, Solved
@@ -129,10 +129,15 @@ class Evaluation:
     def _ask(self, condition: str, library: Library, task: Task, recipe: Recipe) -> Asked:
         stop = self._meter.start()
         solved = library.solve(
-            task.problem.text, self._engine, task.verifier(), budget=self.plan.budget, recipe=recipe
+            task.problem.text,
+            self._engine,
+            task.verifier(),
+            budget=self.plan.budget,
+            recipe=recipe,
+            progress=self._progress,
         )
         spent = stop()
-        attempts = tried(solved, task)
+        attempts = tried(solved, task, texts_room(self.plan.records))
         digests = self._as_plain(condition, library, task, solved)
         return self._keep(condition, task, attempts, spent, digests)
 
@@ -191,9 +196,11 @@ class Evaluation:
         self, condition: str, library: Library, task: Task, solved: Solved
     ) -> tuple[Digest | None, Digest | None]:
         """What the last grafted attempt decoded, and what its tokens give as a plain prompt; or None twice."""
-        left = self._plain_left.setdefault(condition, self.plan.plain)
+        if condition not in self._plain_left:
+            known = [each for each in self._journal.records if each.condition == condition]
+            self._plain_left[condition] = self.plan.plain - sum(each.plain_tokens is not None for each in known)
         grafted = [each for each in solved.attempts if each.graft and each.tokens is not None]
-        if not grafted or left < 1:
+        if not grafted or self._plain_left[condition] < 1:
             return None, None
         self._plain_left[condition] -= 1
         try:

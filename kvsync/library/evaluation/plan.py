@@ -47,14 +47,18 @@ class Plan:
             )
         if not self.tasks:
             raise UsageError("eval.no_tasks", "there is nothing to ask")
-        asked = len(self.stream) or len(self.tasks) * len(self.conditions)
-        if asked + len(self.tasks) > MAX_RECORDS:
+        if self.records > MAX_RECORDS:
             raise UsageError("eval.too_many", f"a receipt holds {MAX_RECORDS} records", hint="give --per-split")
         for task in self.tasks:
             if len(dumps(dict(task.verifier().parameters))) > MAX_FIELD_BYTES:
                 raise UsageError(
                     "eval.parameters", f"task {task.id}: its verifier has more than {MAX_FIELD_BYTES} bytes"
                 )
+
+    @property
+    def records(self) -> int:
+        """As many as the receipt may have: of what is asked, and of what is stored."""
+        return (len(self.stream) or len(self.tasks) * len(self.conditions)) + len(self.tasks)
 
     def check_splits(self) -> None:
         """Raises UsageError `eval.split` for a condition that would ask nothing."""

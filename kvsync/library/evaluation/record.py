@@ -1,9 +1,9 @@
-"""From what a solve reports to a record of the receipt. Texts are kept as far as a record has room for them."""
+"""From what a solve reports to a record of the receipt, with the text of every candidate that was judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from kvsync.library.evaluation.energy import Spent
@@ -12,12 +12,14 @@ from kvsync.library.report import Attempt, Solved
 from kvsync.library.tasks import Task
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.entry import VerifierRecord
-from kvsync_protocol.limits import KiB
+from kvsync_protocol.limits import MAX_RECEIPT_BYTES, MAX_RECORD_BYTES, KiB
 from kvsync_protocol.strictjson import dumps
 from kvsync_protocol.trial import Asked, Tried
 
-MAX_TEXTS: Final = 40 * KiB
-"""Room for the attempts of a record; a verifier's parameters and digests fit beside it."""
+_BESIDE: Final = 256 * KiB
+"""More than a verifier's parameters, digests and counts take in a record."""
+MAX_ANSWER_CHARS: Final = 128 * KiB
+"""The end of a longer candidate is what is recorded and judged; at most four bytes each, so one always fits."""
 
 
 def record(
@@ -45,13 +47,21 @@ def record(
     )
 
 
-def tried(solved: Solved, task: Task) -> tuple[Tried, ...]:
-    """Every attempt; failed ones that find no room are added up by strategy, without their texts."""
+def texts_room(records: int) -> int:
+    """Bytes for the candidates of each record of a receipt that has so many; a quarter is left for what is beside."""
+    return min(MAX_RECORD_BYTES - _BESIDE, MAX_RECEIPT_BYTES // 4 * 3 // records)
+
+
+def tried(solved: Solved, task: Task, room: int) -> tuple[Tried, ...]:
+    """Every attempt; failed ones of one strategy, one behind the other, stand together.
+
+    With more than `room` bytes of candidates the one that answered is kept and the others as far as they fit.
+    """
     made = [_tried(attempt, task) for attempt in solved.attempts]
     if solved.deposited is not None:
         cost = solved.deposited.cost
         made.append(Tried(DEPOSIT, 1, None, False, 0, cost.prefilled, 0, solved.deposited.refused))
-    return tuple(_fitting(made))
+    return tuple(_fitting(made, room))
 
 
 def deposited(solution: str, tokens: int) -> Tried:
@@ -60,7 +70,8 @@ def deposited(solution: str, tokens: int) -> Tried:
 
 
 def clean(text: str) -> str:
-    """As text may stand in a record: tabs and line feeds are the only control characters."""
+    """As text may stand in a record: not too long, tabs and line feeds the only control characters."""
+    text = text[-MAX_ANSWER_CHARS:]
     return "".join(each if each.isprintable() or each in "\t\n" or ord(each) > 0x9F else " " for each in text)
 
 
@@ -82,22 +93,42 @@ def _tried(attempt: Attempt, task: Task) -> Tried:
     )
 
 
-def _fitting(attempts: list[Tried]) -> Iterator[Tried]:
-    room = MAX_TEXTS - sum(len(dumps(each.as_json())) for each in attempts if each.passed)
-    together: dict[tuple[str, str], Tried] = {}
+def _fitting(attempts: Sequence[Tried], room: int) -> Iterator[Tried]:
+    """What does not fit is added up by strategy without texts, and no verdict on it is claimed."""
+    answered = next((each for each in attempts if each.passed), None)
+    room -= 0 if answered is None else _size(answered)
+    kept, left_out = list[Tried](), list[Tried]()
     for each in attempts:
-        size = len(dumps(each.as_json()))
-        if each.passed or size <= room:
-            room -= 0 if each.passed else size
-            yield each
-            continue
-        key = each.strategy, each.skipped
-        sums = together.get(key, Tried(each.strategy, 0, None, False, 0, 0, 0, each.skipped))
-        together[key] = replace(
-            sums,
-            tries=sums.tries + 1,
-            decoded=sums.decoded + each.decoded,
-            prefilled=sums.prefilled + each.prefilled,
-            grafted=sums.grafted + each.grafted,
-        )
-    yield from together.values()
+        size = 0 if each is answered else _size(each)
+        (kept if size <= room else left_out).append(each)
+        room -= size if size <= room else 0
+    for (_, failed), run in groupby(kept, key=lambda each: (each.strategy, _failed(each))):
+        together = list(run)
+        yield from [_together(together, [each.answer or "" for each in together])] if failed else together
+    for strategy in dict.fromkeys(each.strategy for each in left_out):
+        yield _together([each for each in left_out if each.strategy == strategy], [])
+
+
+def _failed(each: Tried) -> bool:
+    return each.answer is not None and not each.passed
+
+
+def _size(each: Tried) -> int:
+    return 0 if each.answer is None else len(dumps(each.answer)) + len(",")
+
+
+def _together(attempts: Sequence[Tried], answers: Sequence[str]) -> Tried:
+    """Attempts of one strategy as one, with their candidates or without; one alone with its text stays as it is."""
+    if len(attempts) == 1 and answers:
+        return attempts[0]
+    return Tried(
+        attempts[0].strategy,
+        len(attempts),
+        None,
+        False,
+        sum(each.decoded for each in attempts),
+        sum(each.prefilled for each in attempts),
+        sum(each.grafted for each in attempts),
+        "",
+        tuple(answers),
+    )
