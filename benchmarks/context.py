@@ -81,7 +81,7 @@ def document(page: Page, places: list[str], seed: int, number: int, paragraphs: 
 
 def corpus(seed: int, tokens: int, paragraphs: int) -> Iterator[tuple[Page, str]]:
     """Documents for about this many tokens, a little more."""
-    per_document = paragraphs * 110
+    per_document = paragraphs * 80  # at least; what is too many is not written
     known = pages(seed, tokens // per_document + 40)
     places = [page.place for page in known]
     made = 0
