@@ -100,10 +100,7 @@ def _parse(data: bytes) -> tuple[PublicKey, bytes]:
 def _decrypt(pem: bytes, passphrase: bytes, path: Path) -> SigningKey:
     try:
         private = serialization.load_pem_private_key(pem, passphrase)
-    except (
-        ValueError,
-        TypeError,
-    ) as error:  # ValueErrors of several kinds; TypeError for an empty one
+    except (ValueError, TypeError) as error:  # several kinds of the one; the other for an empty passphrase
         raise StoreError("keys.passphrase", f"the passphrase does not open {path}", hint="try again") from error
     if not isinstance(private, Ed25519PrivateKey):
         raise _damaged(path)

@@ -7,27 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
+# A loopback interface of its own, which may be given addresses.
 NAMESPACE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
 
 
-@pytest.fixture(scope="session")
-def in_a_namespace() -> list[str]:
-    """What to put before a command so that it may add addresses to a loopback interface of its own."""
-    tried = [*NAMESPACE, "ip", "address", "add", "fe80::1/64", "dev", "lo", "nodad"]
-    try:
-        subprocess.run(tried, capture_output=True, check=True)
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("no network namespaces here")
-    return NAMESPACE
-
-
-def test_chunks_come_over_an_address_of_one_link_and_in_the_clear_on_a_listed_link_alone(
-    tmp_path: Path, in_a_namespace: list[str]
-) -> None:
-    command = [*in_a_namespace, sys.executable, "-m", "tests.sync.link_local", str(tmp_path)]
+def test_chunks_come_over_an_address_of_one_link_and_in_the_clear_on_a_listed_link_alone(tmp_path: Path) -> None:
+    command = [*NAMESPACE, sys.executable, "-m", "tests.sync.link_local", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     said = [f"fe80::1%lo {unencrypted}" for unencrypted in (False, True, True, False)]  # link_local.LISTED
     assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
