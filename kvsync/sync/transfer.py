@@ -57,7 +57,7 @@ class Transfer:
         self.policies = Policies(dry_run=dry_run)
         self.keys = keys.current()
         self.progress = progress
-        self._waited = False
+        self._contacts: list[Contact] = []
         self._identity = NodeIdentity(self.keys.peer)
         self._spread = KeySpread(keys.home, TrustList(keys.home, self.keys.signer.public))
         self._rates = Rates.of(self.keys.home)
@@ -81,6 +81,7 @@ class Transfer:
                 PeerClient(peer, self._identity, self.settings, self.deadline, self._spread, throttle) as client,
             ):
                 contact = Contact(self, peer, client)
+                self._contacts.append(contact)
                 yield contact
         except TimeoutError:
             self.deadline.remaining()
@@ -118,12 +119,6 @@ class Transfer:
         yield
         self._moving_s += time.monotonic() - began
 
-    def streams(self, chunks: int, *, waiting: bool) -> int:
-        """To each of the peers, for so many chunks; more where the line would be idle while each of them waits."""
-        self._waited = self._waited or waiting
-        wanted = -(-self.settings.streams // len(self.peers))
-        return min(wanted * WAITING_STREAMS if waiting else wanted, chunks)
-
     def report(self, kind: type[R], manifest: Manifest, plan: Plan, name: str | None) -> R:
         """The numbers; in a dry run those of the transfer that would be."""
         return kind(
@@ -139,7 +134,7 @@ class Transfer:
             bytes_unencrypted=plan.bytes_unencrypted,
             bytes_here=plan.bytes_here,
             resent=plan.resent,
-            streams=self.streams(plan.chunks_planned, waiting=self._waited),
+            streams=max((contact.streams(plan.chunks_planned) for contact in self._contacts), default=0),
             seconds=time.monotonic() - self._began,
             moving_seconds=self._moving_s,
             verdicts=self.policies.verdicts,
@@ -160,13 +155,16 @@ class Contact:
 
     def open_ahead(self, chunks: int) -> None:
         """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
-        for _ in range(self.transfer.streams(chunks, waiting=self._waits)):
+        for _ in range(self.streams(chunks)):
             connection = self.client.bulk()
             self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
 
-    @property
-    def _waits(self) -> bool:
-        return self.client.is_far or self.transfer.settings.encoding != "identity"
+    def streams(self, chunks: int) -> int:
+        """To this peer, for so many chunks; more where the line would be idle while each of them waits."""
+        settings = self.transfer.settings
+        wanted = -(-settings.streams // len(self.transfer.peers))
+        waits = self.client.is_far or settings.encoding != "identity"
+        return min(wanted * WAITING_STREAMS if waits else wanted, chunks)
 
     async def close_unused(self) -> None:
         """Those that no stream took."""
@@ -178,7 +176,7 @@ class Contact:
 
     async def move(self, share: Share, stream: Callable[[BulkConnection], Stream]) -> None:
         """Move chunks of the share until none is left, each stream from when its own connection is open."""
-        count = self.transfer.streams(share.plan.chunks_planned, waiting=self._waits)
+        count = self.streams(share.plan.chunks_planned)
         if count:
             await run_streams([partial(self._start, stream)] * count)
 

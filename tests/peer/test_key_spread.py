@@ -181,12 +181,7 @@ async def test_a_transfer_from_a_peer_that_is_revoked_meanwhile_ends(
     patient = dataclasses.replace(getter.settings, stall_timeout_s=30)
     getter.settings = patient
     async with provider.serving():
-        pulling = asyncio.create_task(getter.pull(provider, artifact.id))
-        assert await asyncio.to_thread(held.wait, 20)
-        Statements(getter.home).revoke(provider.keys.peer.public, getter.keys.signer)
-        with pytest.raises(TrustError) as caught:
-            await pulling
-        assert caught.value.code == "peer.revoked"
+        assert (await getter.pull_until_revoked(provider, artifact.id, held)).code == "peer.revoked"
         let_go.set()
     assert getter.store.whole(artifact.id) is None
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvsync.config import Home, Settings
-from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
+from kvsync.keys import NodeKeys, Peer, PeerBook, Statements, TrustList
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.server import PeerServer
@@ -18,6 +21,7 @@ from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync.sync import PullReport, PushReport, pull, push
 from kvsync_protocol.bulk import Encoding
 from kvsync_protocol.digest import ArtifactId
+from kvsync_protocol.errors import TrustError
 
 MakeServer = Callable[[Store, NodeKeys, Home, TrustList, Settings], PeerServer]
 
@@ -54,6 +58,15 @@ class Node:
             for index in draft.missing():
                 draft.put(index, artifact.chunks[index])
             return draft.publish()
+
+    async def pull_until_revoked(self, provider: Node, wanted: object, held: threading.Event) -> TrustError:
+        """Begin a pull and revoke the provider's key here once `held` is set; how the pull ended."""
+        pulling = asyncio.create_task(self.pull(provider, wanted))
+        assert await asyncio.to_thread(held.wait, 20)
+        Statements(self.home).revoke(provider.keys.peer.public, self.keys.signer)
+        with pytest.raises(TrustError) as caught:
+            await pulling
+        return caught.value
 
     async def send(self, stream: BulkConnection, artifact: ArtifactId, indices: Iterable[int]) -> None:
         """Send chunks of an artifact that is here, by hand."""

@@ -30,7 +30,7 @@ from kvsync.sync.repair import repair
 from kvsync_protocol import unencrypted
 from kvsync_protocol.bulk import REPLY_BYTES, REQUEST_BYTES, BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import sha256
-from kvsync_protocol.errors import CodedError, IntegrityError, TrustError
+from kvsync_protocol.errors import CodedError, IntegrityError
 from kvsync_protocol.unencrypted import KEY_BYTES, SEAL_BYTES, Seals, Side
 from tests.conftest import build_artifact
 from tests.sync.faulty import Faults, FaultyServer, FaultySession
@@ -409,12 +409,7 @@ async def test_a_transfer_ends_when_the_providers_key_is_revoked(provider: Node,
         let_go.wait(30)
 
     async with provider.serving(partial(FaultyServer, faults=Faults(chunk=hold_back))):
-        pulling = asyncio.create_task(getter.pull(provider, ARTIFACT.id))
-        assert await asyncio.to_thread(held.wait, 20)
-        Statements(getter.home).revoke(provider.keys.peer.public, getter.keys.signer)
-        with pytest.raises(TrustError) as caught:
-            await pulling
-        assert caught.value.code == "peer.revoked"
+        assert (await getter.pull_until_revoked(provider, ARTIFACT.id, held)).code == "peer.revoked"
         let_go.set()
 
 
