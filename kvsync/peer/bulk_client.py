@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import ssl
 from collections.abc import Iterable
 from typing import Final
+
+from OpenSSL import SSL
 
 from kvsync.errors import UnavailableError, UsageError
 from kvsync.keys import Peer, split_address
@@ -28,6 +29,7 @@ from kvsync.peer.remote_errors import bulk_error
 from kvsync.peer.secure_stream import SecureStream
 from kvsync.peer.stream import Stream, buffer
 from kvsync.peer.stream_errors import closed, stream_error
+from kvsync.peer.tls_connection import TlsConnection
 from kvsync_protocol import bulk, unencrypted
 from kvsync_protocol.bulk import (
     MAX_WIRE_BYTES,
@@ -57,7 +59,7 @@ class BulkConnection:
         self,
         peer: Peer,
         address: str,
-        context: ssl.SSLContext,
+        context: SSL.Context,
         *,
         stall_s: float,
         deadline: Deadline,
@@ -92,7 +94,12 @@ class BulkConnection:
         self.close()
         limit = self._deadline.remaining(min(CONNECT_S, self._stall_s))
         try:
-            self._stream = self._streaming(self._secured(self._connected(limit)))
+            connection = self._connected(limit)
+            try:
+                self._stream = self._streaming(connection, limit)
+            except BaseException:
+                connection.close()
+                raise
         except OSError as error:
             raise stream_error(error) from error
         self.is_encrypted = self._stream.is_encrypted
@@ -121,33 +128,19 @@ class BulkConnection:
             connection.close()
         raise failure
 
-    def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
+    def _streaming(self, connection: socket.socket, limit: float) -> Stream:
         context, protocols = self._context, [bulk.ALPN]
         if self._clear is not None and self._clear.networks.hold(self._host):
             context, protocols = self._clear.context, [unencrypted.ALPN, bulk.ALPN]
-        secured = context.wrap_socket(connection, do_handshake_on_connect=False)
-        try:
-            self._begin(secured)
-            secured.do_handshake()
-            check_peer(secured, self._peer.keys, *protocols)
-        except BaseException:
-            secured.close()
-            raise
-        return secured
-
-    def _streaming(self, secured: ssl.SSLSocket) -> Stream:
-        if secured.selected_alpn_protocol() != unencrypted.ALPN:
-            return SecureStream(secured, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle)
-        connection, key = leave_tls(secured, Side.ASKING)
-        try:
-            self._begin(connection)
-        except BaseException:
-            connection.close()
-            raise
+        session = TlsConnection(context, connection, serving=False)
+        session.handshake(limit)
+        check_peer(session, self._peer.keys, *protocols)
+        stall_s, deadline, throttle = self._stall_s, self._deadline, self.throttle
+        if session.selected_alpn_protocol() != unencrypted.ALPN:
+            return SecureStream(connection, session, stall_s=stall_s, deadline=deadline, throttle=throttle)
+        key = leave_tls(session, Side.ASKING, limit)
         log.warning("chunks go UNENCRYPTED to and from %s at %s", self._peer.name, self._address)
-        return ClearStream(
-            connection, key, Side.ASKING, stall_s=self._stall_s, deadline=self._deadline, throttle=self.throttle
-        )
+        return ClearStream(connection, key, Side.ASKING, stall_s=stall_s, deadline=deadline, throttle=throttle)
 
     def _begin(self, connection: socket.socket) -> None:
         """From here on `abort` ends it. Raises UnavailableError `peer.closed` when that has happened."""
@@ -258,7 +251,7 @@ class BulkConnection:
             stream.abort()
         elif opening is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(opening, socket.SHUT_RDWR)
+                opening.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """A request without an answer is forgotten; `open` may be called again."""

@@ -32,6 +32,7 @@ from kvsync.peer.rates import Rates
 from kvsync.peer.roster import Roster
 from kvsync.peer.secure_stream import SecureStream
 from kvsync.peer.stream import Stream, buffer
+from kvsync.peer.tls_connection import TlsConnection
 from kvsync.store import Served, Store
 from kvsync_protocol import bulk, unencrypted
 from kvsync_protocol.bulk import (
@@ -270,7 +271,7 @@ class BulkLane:
         stream = None
         try:
             stream, key = self._handshake(connection, protocol)
-        except (OSError, ProtocolError) as error:
+        except (OSError, CodedError) as error:
             log.info("no bulk session: %s", error)
         if stream is None:
             connection.close()
@@ -289,20 +290,20 @@ class BulkLane:
         return BulkSession(self._store, self._offers, self._roster, self._access, key, stream, self._wake)
 
     def _handshake(self, connection: socket.socket, protocol: str) -> tuple[Stream | None, PublicKey]:
-        connection.settimeout(min(HANDSHAKE_S, self._settings.stall_timeout_s))  # for the whole handshake
-        secured = self._roster.context(protocol).wrap_socket(connection, server_side=True)
-        key = peer_key(secured)
+        wait_s = min(HANDSHAKE_S, self._settings.stall_timeout_s)
+        session = TlsConnection(self._roster.bulk_context(protocol), connection, serving=True)
+        session.handshake(wait_s)
+        key = peer_key(session)
         peer = self._roster.find(key)
-        if peer is None or secured.selected_alpn_protocol() != protocol:
-            secured.close()
+        if peer is None or session.selected_alpn_protocol() != protocol:
             return None, key
         deadline = Deadline.after(self._settings.transfer_deadline_s)
         throttle = self._rates.throttle(key)
         stall_s = self._settings.stall_timeout_s
         if protocol == bulk.ALPN:
-            return SecureStream(secured, stall_s=stall_s, deadline=deadline, throttle=throttle), key
-        address = host_of(secured.getpeername())
-        plain, secret = leave_tls(secured, Side.SERVING)
+            return SecureStream(connection, session, stall_s=stall_s, deadline=deadline, throttle=throttle), key
+        address = host_of(connection.getpeername())
+        secret = leave_tls(session, Side.SERVING, wait_s)
         log.warning("chunks go UNENCRYPTED to and from %s at %s", peer.name, address)
-        stream = ClearStream(plain, secret, Side.SERVING, stall_s=stall_s, deadline=deadline, throttle=throttle)
+        stream = ClearStream(connection, secret, Side.SERVING, stall_s=stall_s, deadline=deadline, throttle=throttle)
         return stream, key

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-import ssl
 import struct
 import time
 from dataclasses import dataclass
 from typing import Final
+
+from OpenSSL import SSL
 
 from kvsync.networks import Networks
 from kvsync.peer.chunk_file import ChunkFile
@@ -20,7 +21,7 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.rates import Throttle
 from kvsync.peer.stream import PIECE, Stream, is_whole
 from kvsync.peer.stream_errors import closed, stalled, stream_error
-from kvsync_protocol.errors import MalformedError
+from kvsync.peer.tls_connection import TlsConnection
 from kvsync_protocol.limits import KiB
 from kvsync_protocol.unencrypted import KEY_BYTES, SEAL_BYTES, Seals, Side
 
@@ -33,34 +34,22 @@ class ClearOffer:
     """To which addresses a connection offers to leave TLS, and the context that does."""
 
     networks: Networks
-    context: ssl.SSLContext
+    context: SSL.Context
 
 
-def leave_tls(connection: ssl.SSLSocket, side: Side) -> tuple[socket.socket, bytes]:
-    """The same connection without TLS, in both directions, and a fresh key that only the two sides know.
+def leave_tls(session: TlsConnection, side: Side, wait_s: float) -> bytes:
+    """End TLS in both directions but not the connection under it; a fresh key that only the two sides know.
 
-    `connection` is used up, also by an error. The caller has checked whom it leads to.
-
-    Raises:
-        OSError: the other side refuses, breaks off or takes longer than the connection's timeout.
-        UnavailableError: `peer.closed` when it ends the connection instead.
-        MalformedError: `bulk.frame` when something else than a key comes.
+    The caller has checked whom `session` leads to, and closes the connection when this fails. Each side has `wait_s`.
+    Raises as TlsConnection does.
     """
-    try:
-        if side is Side.SERVING:
-            key = secrets.token_bytes(KEY_BYTES)
-            connection.sendall(key)
-        else:
-            key = connection.recv(KEY_BYTES)
-            if not key:
-                raise closed()
-            if len(key) != KEY_BYTES:
-                raise MalformedError("bulk.frame", "no key to leave TLS with")
-        connection.unwrap()  # each side's last word in TLS, so that nobody else can end it
-        return socket.socket(fileno=connection.detach()), key
-    except BaseException:
-        connection.close()
-        raise
+    key, end = bytearray(secrets.token_bytes(KEY_BYTES)), time.monotonic() + wait_s
+    if side is Side.SERVING:
+        session.write(bytes(key), wait_s, end)
+    elif session.read_into(memoryview(key), wait_s, end) < KEY_BYTES:
+        raise closed()
+    session.leave(wait_s)
+    return bytes(key)
 
 
 class ClearStream(Stream):

@@ -32,7 +32,8 @@ from kvsync.peer.place import host_of
 from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, round_trip_s
-from kvsync.peer.stream_errors import tls_error
+from kvsync.peer.stream_errors import stream_error
+from kvsync.peer.tls_connection import asking_context
 from kvsync.peer.watch import revoked
 from kvsync_protocol import bulk, library_routes, routes, unencrypted
 from kvsync_protocol.digest import ArtifactId, Digest
@@ -71,7 +72,7 @@ class PeerClient:
         self._settings = settings
         self._deadline = deadline
         self._context = identity.client_context(peer.keys, routes.CONTROL_ALPN)
-        self._bulk_context = identity.client_context(peer.keys, bulk.ALPN)
+        self._bulk_context = asking_context(identity, peer.keys, bulk.ALPN)
         self._clear = _clear_offer(peer, identity, Networks(settings.unencrypted_bulk_networks))
         self._connector: _PinnedConnector | None = None
         self._address = ""
@@ -305,7 +306,7 @@ class PeerClient:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLError):
-                return tls_error(cause)
+                return stream_error(cause)
             cause = cause.__cause__ or cause.__context__
         if isinstance(error, TimeoutError):
             return UnavailableError("peer.stalled", f"{self.peer.name} does not answer", hint="try again later")
@@ -319,7 +320,7 @@ class PeerClient:
 def _clear_offer(peer: Peer, identity: NodeIdentity, networks: Networks) -> ClearOffer | None:
     if not networks:
         return None
-    return ClearOffer(networks, identity.client_context(peer.keys, unencrypted.ALPN, bulk.ALPN))
+    return ClearOffer(networks, asking_context(identity, peer.keys, unencrypted.ALPN, bulk.ALPN))
 
 
 class _PinnedConnector(aiohttp.TCPConnector):

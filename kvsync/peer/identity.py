@@ -15,7 +15,7 @@ import os
 import ssl
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -39,10 +39,11 @@ class NodeIdentity:
 
     def __init__(self, key: SigningKey) -> None:
         self.public = key.public
-        private = Ed25519PrivateKey.from_private_bytes(key.seed)
-        leaf = _certificate(NODE_NAME, _issuer(key.public), key.public, private, authority=False)
-        self._secret = private.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        self._chain = self._secret + leaf.public_bytes(_PEM)
+        self.private = Ed25519PrivateKey.from_private_bytes(key.seed)
+        self.certificate = _certificate(NODE_NAME, _issuer(key.public), key.public, self.private, authority=False)
+        form = serialization.PrivateFormat.PKCS8
+        self._secret = self.private.private_bytes(_PEM, form, serialization.NoEncryption())
+        self._chain = self._secret + self.certificate.public_bytes(_PEM)
 
     def server_context(self, pins: Iterable[PublicKey], protocol: str) -> ssl.SSLContext:
         """A context that completes handshakes with holders of the pinned keys only."""
@@ -56,13 +57,6 @@ class NodeIdentity:
         It offers the protocols in this order.
         """
         return self._context(ssl.PROTOCOL_TLS_CLIENT, _several(pins), *protocols)
-
-    def join_server_context(self) -> ssl.SSLContext:
-        """A context in which any key may come, and proves itself: for the join lane alone (KEYS 5)."""
-        context = self._context(ssl.PROTOCOL_TLS_SERVER, (), join.ALPN)
-        context.load_verify_locations(cadata=_join_anchor())
-        context.num_tickets = 0
-        return context
 
     def join_client_context(self, pin: PublicKey) -> ssl.SSLContext:
         """A context that shows this node's key to a server which does not know it yet, and which must hold `pin`."""
@@ -80,7 +74,7 @@ class NodeIdentity:
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols(list(protocols))
         for pin in pins:
-            context.load_verify_locations(cadata=anchor(pin))
+            context.load_verify_locations(cadata=anchor(pin).public_bytes(_DER))
         secret = os.memfd_create("kvsync-identity", os.MFD_CLOEXEC)
         try:
             os.write(secret, self._chain if chain is None else chain)
@@ -91,20 +85,30 @@ class NodeIdentity:
 
 
 @lru_cache(maxsize=1024)
-def anchor(pin: PublicKey) -> bytes:
-    """A trust anchor for one pinned key, DER. Kept: anyone can make one, so there is no secret in it."""
+def anchor(pin: PublicKey) -> x509.Certificate:
+    """A trust anchor for one pinned key. Kept: anyone can make one, so there is no secret in it."""
     name = _issuer(pin)
-    return _certificate(name, name, pin, Ed25519PrivateKey.generate(), authority=True).public_bytes(_DER)
+    return _certificate(name, name, pin, Ed25519PrivateKey.generate(), authority=True)
 
 
 @lru_cache(maxsize=1)
-def _join_anchor() -> bytes:
+def join_anchor() -> x509.Certificate:
+    """The anchor of those who join, under a key that anybody has: it proves nothing but that they mean to."""
     signer = Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED)
     key = SigningKey(join.ANCHOR_SEED).public
-    return _certificate(JOIN_NAME, JOIN_NAME, key, signer, authority=True).public_bytes(_DER)
+    return _certificate(JOIN_NAME, JOIN_NAME, key, signer, authority=True)
 
 
-def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:
+class Session(Protocol):
+    """A TLS connection after its handshake, as Python's `ssl` shows it."""
+
+    def getpeercert(self, binary_form: Literal[True]) -> bytes | None:
+        """The other side's certificate, DER."""
+
+    def selected_alpn_protocol(self) -> str | None: ...
+
+
+def peer_key(session: Session) -> PublicKey:
     """The key that the other side of a finished handshake proved to hold.
 
     Raises:
@@ -120,9 +124,7 @@ def peer_key(session: ssl.SSLSocket | ssl.SSLObject) -> PublicKey:
     return PublicKey(key.public_bytes_raw())
 
 
-def check_peer(
-    session: ssl.SSLSocket | ssl.SSLObject, pins: PublicKey | Iterable[PublicKey], *protocols: str
-) -> None:
+def check_peer(session: Session, pins: PublicKey | Iterable[PublicKey], *protocols: str) -> None:
     """Compare key and negotiated protocol with what was meant, one of `protocols`.
 
     An anchor's holder could have signed a certificate for another key; comparing the leaf's own key

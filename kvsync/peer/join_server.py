@@ -23,6 +23,7 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.roster import Roster
 from kvsync.peer.secure_stream import SecureStream
+from kvsync.peer.tls_connection import TlsConnection, join_context
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError
 from kvsync_protocol.join import ALPN, MAX_JOIN_BYTES, Introduction, JoinAnswer, refusal
@@ -77,23 +78,23 @@ class JoinLane:
     def _serve(self, connection: socket.socket) -> None:
         if not self._invitations.list():
             return
-        connection.settimeout(self._limit_s)  # for the whole handshake
         identity = self._roster.identity()
-        with identity.join_server_context().wrap_socket(connection, server_side=True) as secured:
-            joiner = peer_key(secured)
-            if secured.selected_alpn_protocol() != ALPN:
-                return
-            stream = SecureStream(secured, stall_s=self._limit_s, deadline=Deadline.after(self._limit_s))
-            try:
-                request = _read(stream)
-                answer = self._accept(request, joiner, identity.public)
-            except UnavailableError:
-                raise
-            except CodedError as error:
-                log.warning("a request to join was refused: %s (%s)", error, error.code)
-                time.sleep(FAILURE_PAUSE_S)
-                answer = refusal(ErrorReply.of(error))
-            stream.write(len(answer).to_bytes(4, "big"), answer)
+        session = TlsConnection(join_context(identity), connection, serving=True)
+        session.handshake(self._limit_s)
+        joiner = peer_key(session)
+        if session.selected_alpn_protocol() != ALPN:
+            return
+        stream = SecureStream(connection, session, stall_s=self._limit_s, deadline=Deadline.after(self._limit_s))
+        try:
+            request = _read(stream)
+            answer = self._accept(request, joiner, identity.public)
+        except UnavailableError:
+            raise
+        except CodedError as error:
+            log.warning("a request to join was refused: %s (%s)", error, error.code)
+            time.sleep(FAILURE_PAUSE_S)
+            answer = refusal(ErrorReply.of(error))
+        stream.write(len(answer).to_bytes(4, "big"), answer)
 
     def _accept(self, request: bytes, joiner: PublicKey, own: PublicKey) -> bytes:
         _, peer = self._invitations.spend(Envelope.parse(request), joiner, own, self._trust)

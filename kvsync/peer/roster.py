@@ -11,11 +11,14 @@ import ssl
 import threading
 import time
 
+from OpenSSL import SSL
+
 from kvsync.errors import KvsyncError
 from kvsync.keys import NodeKeys, Peer, PeerBook
 from kvsync.keys.node_keys import presented_from
 from kvsync.keys.statements import Statements
 from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.tls_connection import serving_context
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.signing import PublicKey
 
@@ -35,6 +38,7 @@ class Roster:
         self._until = 0.0
         self._peers: dict[PublicKey, Peer] = {}
         self._contexts: dict[str, ssl.SSLContext] = {}
+        self._bulk_contexts: dict[str, SSL.Context] = {}
 
     def find(self, key: PublicKey) -> Peer | None:
         """The peer that this key proves now."""
@@ -61,6 +65,14 @@ class Roster:
                 self._contexts[protocol] = self._identity.server_context(self._peers, protocol)
             return self._contexts[protocol]
 
+    def bulk_context(self, protocol: str) -> SSL.Context:
+        """The same for the bulk lane's TLS."""
+        with self._lock:
+            self._refresh()
+            if protocol not in self._bulk_contexts:
+                self._bulk_contexts[protocol] = serving_context(self._identity, self._peers, protocol)
+            return self._bulk_contexts[protocol]
+
     def _refresh(self) -> None:
         state, now = self._state(), time.time()
         if state == self._seen and now < self._until:
@@ -72,6 +84,7 @@ class Roster:
             log.error("no peer is let in: %s", error)
             self._peers = {}
         self._contexts.clear()
+        self._bulk_contexts.clear()
         self._seen = state
 
     def _follow(self, now: float) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
-import time
+import contextlib
+import socket
 
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.rates import Throttle
 from kvsync.peer.stream import Stream, is_whole
-from kvsync.peer.stream_errors import stream_error
+from kvsync.peer.tls_connection import TlsConnection
 from kvsync_protocol.limits import KiB
 
 
@@ -18,44 +18,38 @@ class SecureStream(Stream):
     is_encrypted = True
     seal_bytes = 0
     near_piece = 2048 * KiB  # fewer changes between the stages than with PIECE: 6 % less CPU time per byte
-    near_buffer = 128 * KiB  # 8 % more on loopback
-    _connection: ssl.SSLSocket
+    near_buffer = 512 * KiB
 
     def __init__(
-        self, connection: ssl.SSLSocket, *, stall_s: float, deadline: Deadline, throttle: Throttle | None = None
+        self,
+        connection: socket.socket,
+        session: TlsConnection,
+        *,
+        stall_s: float,
+        deadline: Deadline,
+        throttle: Throttle | None = None,
     ) -> None:
         super().__init__(connection, stall_s=stall_s, deadline=deadline, throttle=throttle)
-        connection.settimeout(stall_s)
+        self._session = session
 
     def await_alert(self, seconds: float) -> None:
         """Wait for the other side to refuse; silence for so long is none. Raises like `read_into`."""
-        self._connection.settimeout(seconds)
-        try:
-            self.read_frame(1)
-        finally:
-            self._connection.settimeout(self._stall_s)
+        with contextlib.suppress(TimeoutError):
+            self._session.read_into(memoryview(bytearray(1)), seconds, self._deadline.at)
 
     def _has_buffered(self) -> bool:
-        return bool(self._connection.pending())
+        return self._session.has_buffered()
 
     def _read(self, view: memoryview, end: float) -> bool:
-        # Once per TLS record, 16 KiB, with the other streams waiting for the interpreter: nothing to spare.
-        size, at, read, now = len(view), 0, self._connection.read, time.monotonic
         try:
-            while at < size:
-                got = int(read(size - at, view[at:]))
-                if not got:
-                    break
-                at += got
-                if now() > end:
-                    self._too_late()
-        except OSError as error:
-            raise stream_error(error) from error
-        return is_whole(at, size)
+            return is_whole(self._session.read_into(view, self._stall_s, end), len(view))
+        except TimeoutError:
+            self._too_late()
 
     def _write(self, piece: memoryview, end: float) -> None:
-        self._connection.sendall(piece)
-        if time.monotonic() > end:
+        try:
+            self._session.write(piece, self._stall_s, end)
+        except TimeoutError:
             self._too_late()
 
     def _seal(self, message: bytes | memoryview) -> bytes:

@@ -209,8 +209,7 @@ class Stream(ABC):
         """Break the connection, waking whoever waits on it."""
         self._broken.set()
         with contextlib.suppress(OSError):
-            # Not SSLSocket.shutdown, which would take the TLS state from under the other thread.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.close()

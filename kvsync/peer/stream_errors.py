@@ -26,17 +26,18 @@ def stream_error(error: OSError) -> KvsyncError | TrustError:
     if isinstance(error, TimeoutError):
         return stalled()
     if isinstance(error, ssl.SSLError):
-        return tls_error(error)
+        return tls_error(getattr(error, "reason", None) or str(error))  # aiohttp's kinds of it have none
     return UnavailableError("peer.closed", f"the connection broke: {error.strerror or error}")
 
 
-def tls_error(error: ssl.SSLError) -> KvsyncError | TrustError:
-    """A failed handshake or a TLS alert.
+def tls_error(reason: str) -> KvsyncError | TrustError:
+    """A failed handshake or a TLS alert; `reason` is OpenSSL's name of it.
 
     In TLS 1.3 a client learns only after its own handshake that the server refused its certificate.
     """
-    if isinstance(error, ssl.SSLCertVerificationError):
+    name = reason.upper().replace(" ", "_")
+    if "CERTIFICATE_VERIFY_FAILED" in name:
         return TrustError("peer.identity", "something that does not hold the pinned key answers there")
-    if any(name in (error.reason or "") for name in _REFUSALS):
+    if any(refusal in name for refusal in _REFUSALS):
         return TrustError("peer.refused", "the peer does not know this node", hint="kvsync peer add, on the peer")
-    return UnavailableError("peer.closed", f"the TLS connection broke: {error.reason or error}")
+    return UnavailableError("peer.closed", f"the TLS connection broke: {reason}")

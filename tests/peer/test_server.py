@@ -21,6 +21,7 @@ from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.server import PeerServer
+from kvsync.peer.tls_connection import asking_context
 from kvsync_protocol import bulk
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import ArtifactId, sha256
@@ -453,7 +454,7 @@ async def test_nothing_is_left_open_after_a_stop(provider: Node, getter: Node) -
 
 def test_an_unresolvable_address_is_an_error_of_ours(getter: Node, provider: Node) -> None:
     peer = dataclasses.replace(getter.as_peer("no-such-host.invalid:1"), key=provider.keys.peer.public)
-    context = context_of(getter, provider, bulk.ALPN)
+    context = asking_context(NodeIdentity(getter.keys.peer), peer.keys, bulk.ALPN)
     connection = BulkConnection(peer, peer.addresses[0], context, stall_s=1, deadline=Deadline.after(5))
     with pytest.raises(UnavailableError):
         connection.open()

@@ -12,6 +12,7 @@ from kvsync.keys import Peer
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.tls_connection import asking_context
 from kvsync_protocol.bulk import ALPN
 from tests.sync.nodes import Node
 
@@ -26,7 +27,7 @@ async def test_a_connection_that_nobody_answers_can_be_given_up(getter: Node, ba
                 held[-1].setblocking(False)
                 held[-1].connect_ex(silent.getsockname())
         peer = Peer("silent", getter.keys.peer.public, (f"127.0.0.1:{silent.getsockname()[1]}",))
-        context = NodeIdentity(getter.keys.peer).client_context(peer.keys, ALPN)
+        context = asking_context(NodeIdentity(getter.keys.peer), peer.keys, ALPN)
         connection = BulkConnection(peer, peer.addresses[0], context, stall_s=600, deadline=Deadline.after(600))
         opening = asyncio.create_task(asyncio.to_thread(connection.open))
         await asyncio.sleep(0.2)
