@@ -33,7 +33,7 @@ from kvsync.peer.rates import Throttle
 from kvsync.peer.remote_errors import remote_error
 from kvsync.peer.stream import LEAST_RATE, round_trip_s
 from kvsync.peer.stream_errors import stream_error
-from kvsync.peer.tls_connection import asking_context
+from kvsync.peer.tls_context import asking_context
 from kvsync.peer.watch import revoked
 from kvsync_protocol import bulk, library_routes, routes, unencrypted
 from kvsync_protocol.digest import ArtifactId, Digest

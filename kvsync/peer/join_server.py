@@ -23,7 +23,8 @@ from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import peer_key
 from kvsync.peer.roster import Roster
 from kvsync.peer.secure_stream import SecureStream
-from kvsync.peer.tls_connection import TlsConnection, join_context
+from kvsync.peer.tls_connection import TlsConnection
+from kvsync.peer.tls_context import join_context
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError
 from kvsync_protocol.join import ALPN, MAX_JOIN_BYTES, Introduction, JoinAnswer, refusal

@@ -18,7 +18,7 @@ from kvsync.keys import NodeKeys, Peer, PeerBook
 from kvsync.keys.node_keys import presented_from
 from kvsync.keys.statements import Statements
 from kvsync.peer.identity import NodeIdentity
-from kvsync.peer.tls_connection import serving_context
+from kvsync.peer.tls_context import serving_context
 from kvsync_protocol.errors import ProtocolError
 from kvsync_protocol.signing import PublicKey
 
@@ -32,6 +32,7 @@ class Roster:
         self._keys = keys
         self.home = keys.home
         self._book = PeerBook(keys.home)
+        self._files = self.home.peers_file, self.home.trust_file, self.home.statements_file
         self._identity = NodeIdentity(keys.peer)
         self._lock = threading.Lock()
         self._seen: tuple[tuple[int, ...], ...] | None = None
@@ -103,9 +104,8 @@ class Roster:
 
     def _state(self) -> tuple[tuple[int, ...], ...]:
         """Changes with every replacement of a file; taken before reading, so a race reads twice."""
-        home = self.home
         found: list[tuple[int, ...]] = []
-        for path in (home.peers_file, home.trust_file, home.statements_file):
+        for path in self._files:
             try:
                 status = path.stat()
             except OSError:

@@ -33,6 +33,8 @@ _MIN_RTT_AT: Final = 148
 """Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info."""
 PIECE: Final = 512 * KiB
 """Bytes that go through network, hash and file together; each piece has a stall timeout and a turn of its own."""
+FRAME_ROOM: Final = 4 * KiB
+"""What is before the first piece of a chunk; a page, so that pieces are aligned."""
 
 
 def buffer(size: int) -> memoryview:
@@ -64,7 +66,7 @@ class Stream(ABC):
         self._connection = connection
         self._stall_s = stall_s
         self._deadline = deadline
-        self._piece = buffer(max(PIECE, self.near_piece))
+        self._piece = buffer(FRAME_ROOM + max(PIECE, self.near_piece))
         self._is_near = round_trip_s(connection) < NEAR_S
         if self._is_near:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.near_buffer)
@@ -196,12 +198,18 @@ class Stream(ABC):
         Raises like `write`, and as `ChunkFile.pieces`; what of the file was sent then is no whole one.
         """
         frame += self._seal(frame)
+        end = self._end(len(frame) + chunk.size)
         # The frame goes out in one write with the first piece: one TLS record and one wake-up less.
-        self._piece[: len(frame)] = frame
-        first = len(frame)
-        for piece in chunk.pieces(self._piece[len(frame) :], self.piece - len(frame)):
-            self.write(self._piece[len(frame) - first : len(frame) + len(piece)])
-            first = 0
+        begin = FRAME_ROOM - len(frame)
+        self._piece[begin:FRAME_ROOM] = frame
+        try:
+            for piece in chunk.pieces(self._piece[FRAME_ROOM:], self.piece):
+                view = self._piece[begin : FRAME_ROOM + len(piece)]
+                end += self._wait_turn(len(view), "out")
+                self._write(view, end)
+                begin = FRAME_ROOM
+        except OSError as error:
+            raise stream_error(error) from error
 
     # ending
 

@@ -1,7 +1,6 @@
-"""The bulk lane's TLS 1.3: identities as in identity.py, on the OpenSSL that comes with `cryptography`.
+"""TLS over a connected socket: exact reads straight into memory that is given, writes of many records at once.
 
-It ciphers with what the CPU has, and reads straight into memory that it is given; Python's own does neither on most
-systems of today (ADR 12). On the wire both are the same.
+Contexts come from tls_context.py, which says why this is not Python's own TLS.
 """
 
 from __future__ import annotations
@@ -11,71 +10,23 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509 import Certificate
 from OpenSSL import SSL
 from OpenSSL._util import ffi, lib
-from OpenSSL.crypto import X509, X509Store
 
 from kvsync.errors import KvsyncError
-from kvsync.peer.identity import NodeIdentity, anchor, join_anchor
 from kvsync.peer.stream_errors import closed, stream_error, tls_error
-from kvsync_protocol import join
 from kvsync_protocol.errors import TrustError
-from kvsync_protocol.signing import PublicKey
+from kvsync_protocol.limits import KiB
 
 T = TypeVar("T")
-_PARTIAL_WRITE: Final = 1
-"""SSL_MODE_ENABLE_PARTIAL_WRITE of openssl/ssl.h, which pyOpenSSL sets: each `send` would end after one record."""
+_CALL_BYTES: Final = 256 * KiB
+"""Sent by one call: some records, but not so many that a slow taker keeps this side from its clock."""
 _LOOK_S: Final = 0.25
 """How long the kernel waits to send before this side looks at its clock."""
-
-
-def serving_context(identity: NodeIdentity, pins: Iterable[PublicKey], protocol: str) -> SSL.Context:
-    """A context that completes handshakes with holders of the pinned keys only."""
-    return _serving(identity, map(anchor, pins), protocol)
-
-
-def join_context(identity: NodeIdentity) -> SSL.Context:
-    """A context in which any key may come, and proves itself: for the join lane alone (KEYS 5)."""
-    return _serving(identity, [join_anchor()], join.ALPN)
-
-
-def asking_context(identity: NodeIdentity, pins: Iterable[PublicKey], *protocols: str) -> SSL.Context:
-    """A context whose handshake proves that the other side holds one of the pins.
-
-    It offers the protocols in this order.
-    """
-    context = _context(SSL.TLS_CLIENT_METHOD, identity, map(anchor, pins))
-    context.set_alpn_protos([protocol.encode() for protocol in protocols])
-    return context
-
-
-def _serving(identity: NodeIdentity, anchors: Iterable[Certificate], protocol: str) -> SSL.Context:
-    context = _context(SSL.TLS_SERVER_METHOD, identity, anchors)
-    wanted = protocol.encode()
-    context.set_alpn_select_callback(lambda _, offered: wanted if wanted in offered else SSL.NO_OVERLAPPING_PROTOCOLS)
-    # A resumed session would outlive its key's removal from the pins: none is kept, and no ticket holds one.
-    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-    context.set_options(SSL.OP_NO_TICKET)
-    return context
-
-
-def _context(method: int, identity: NodeIdentity, anchors: Iterable[Certificate]) -> SSL.Context:
-    context = SSL.Context(method)
-    context.set_min_proto_version(SSL.TLS1_3_VERSION)
-    context.set_max_proto_version(SSL.TLS1_3_VERSION)
-    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
-    context.clear_mode(_PARTIAL_WRITE)
-    context.use_certificate(identity.certificate)
-    context.use_privatekey(identity.private)
-    store = context.get_cert_store() or X509Store()  # never None: the context has just been made
-    for certificate in anchors:
-        store.add_cert(X509.from_cryptography(certificate))
-    return context
 
 
 class _Session(SSL.Connection):
@@ -160,13 +111,16 @@ class TlsConnection:
     def write(self, piece: bytes | memoryview, wait_s: float, end: float) -> None:
         """Send all of `piece`. The thread waits in the kernel, in one call for many records."""
         self._socket.setblocking(True)
-        while True:
+        left = memoryview(piece)
+        while left:
             try:
-                self._session.send(piece)
+                self._session.send(left[:_CALL_BYTES])
             except SSL.Error as error:
                 self._wait(error, min(time.monotonic() + wait_s, end))  # also when a signal ended the call
-            else:
-                return
+                continue
+            left = left[_CALL_BYTES:]
+            if time.monotonic() > end:
+                raise TimeoutError
 
     def _until_done(self, step: Callable[[], T], end: float) -> T:
         self._socket.setblocking(False)

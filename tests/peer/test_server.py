@@ -21,7 +21,7 @@ from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
 from kvsync.peer.server import PeerServer
-from kvsync.peer.tls_connection import asking_context
+from kvsync.peer.tls_context import asking_context
 from kvsync_protocol import bulk
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status, Verb
 from kvsync_protocol.digest import ArtifactId, sha256

@@ -12,7 +12,7 @@ from kvsync.keys import Peer
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
-from kvsync.peer.tls_connection import asking_context
+from kvsync.peer.tls_context import asking_context
 from kvsync_protocol.bulk import ALPN
 from tests.sync.nodes import Node
 
