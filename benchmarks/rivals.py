@@ -118,9 +118,19 @@ def iperf3(size: int) -> float:
 
 
 def install(*packages: str) -> None:
-    """From PyPI, without what they depend on, into a directory of their own: a benchmark's peer is no dependency."""
+    """From PyPI, without what they depend on, into a directory of their own: a benchmark's peer is no dependency.
+
+    This process and those that it starts find them there.
+    """
     folder = Path(tempfile.gettempdir()) / f"kvsync-benchmark-{packages[0].partition('=')[0]}"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *packages]
     if not folder.exists():
         subprocess.run(command, check=True)
     sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def apt_install(*packages: str) -> None:
+    """From Debian; needs root."""
+    program = shutil.which("apt-get") or "/usr/bin/apt-get"
+    subprocess.run([program, "install", "-y", "--no-install-recommends", *packages], check=True, stdout=sys.stderr)

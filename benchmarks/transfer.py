@@ -17,7 +17,6 @@ import resource
 import shutil
 import ssl
 import statistics
-import subprocess
 import sys
 import tempfile
 from functools import partial
@@ -167,14 +166,7 @@ def main() -> int:
     options = parser.parse_args()
     lacking = rivals.missing()
     if lacking and options.install:
-        command = [
-            shutil.which("apt-get") or "/usr/bin/apt-get",
-            "install",
-            "-y",
-            "--no-install-recommends",
-            *lacking,
-        ]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        rivals.apt_install(*lacking)
         lacking = rivals.missing()
     if lacking:
         print(f"not installed: apt-get install {' '.join(lacking)}, or run with --install", file=sys.stderr)

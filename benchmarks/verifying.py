@@ -1,10 +1,10 @@
 """kvsync's pull beside other tools that check what they fetch: the same number of bytes over the same loopback.
 
-    python -m benchmarks.verifying [--json] [--mib 256] [--rounds 5] [--streams 3]
+    python -m benchmarks.verifying [--json] [--mib 256] [--rounds 5] [--streams 3] [--install]
 
-Tools that are not installed are left out and named: apt-get install aria2 rsync skopeo docker-registry nginx curl,
-pip install libtorrent. Servers are processes of their own, all data is in /dev/shm, the order alternates. The CPU
-seconds are those of both sides. Only kvsync, aria2 and curl use TLS here, and curl checks nothing.
+Tools that are not installed are left out and named; --install gets them from Debian and PyPI. Servers are processes
+of their own, all data is in /dev/shm, the order alternates. The CPU seconds are those of both sides. Only kvsync,
+syncthing, aria2 and curl use TLS here, and curl checks nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ import psutil
 
 from benchmarks import rivals, synthetic
 from benchmarks.pair import Pair
+from benchmarks.syncthing import syncthing
 from benchmarks.transfer import cpu_of_children
 from kvsync.config import Settings
 from kvsync_protocol.limits import GiB
 
 NOTES: Final = {
     "kvsync": "mutual TLS 1.3; signature, Merkle root and SHA-256 of every chunk",
+    "syncthing": "mutual TLS 1.3; SHA-256 of each block; from the rescan that finds the file",
     "aria2": "https, 4 connections; SHA-256 of the file afterwards",
     "rsync": "daemon, no TLS; its own checksum of the file",
     "skopeo": "from docker-registry, no TLS; SHA-256 of the blob",
@@ -58,23 +60,28 @@ if not peer:
     sys.stdin.read()
 """
 
-Get = Callable[[Path], object]
+Get = Callable[[Path], Callable[[], None] | None]
+"""Fetches into a directory; what it returns tidies up, outside the time."""
+Ready = tuple[tuple[int, ...], Get]
+"""The process ids of servers that run, and how to fetch from them."""
 
 
 def run(*command: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def used_s(pid: int) -> float:
-    """CPU seconds of a server, of its children, and of those that have ended: rsync makes one per connection."""
-    server = psutil.Process(pid)
-    ended = server.cpu_times()
-    live = [process.cpu_times() for process in (server, *server.children())]
-    return float(sum(t.user + t.system for t in live) + ended.children_user + ended.children_system)
+def used_s(*pids: int) -> float:
+    """CPU seconds of servers, of their children, and of those that have ended: rsync makes one per connection."""
+    used = 0.0
+    for server in map(psutil.Process, pids):
+        ended = server.cpu_times()
+        live = [process.cpu_times() for process in (server, *server.children())]
+        used += sum(t.user + t.system for t in live) + ended.children_user + ended.children_system
+    return used
 
 
 @contextlib.contextmanager
-def aria2(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int, Get]]:
+def aria2(root: Path, source: Path, url: str, nginx: int) -> Iterator[Ready]:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     options = [
         "--check-certificate=false",
@@ -84,22 +91,22 @@ def aria2(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int,
         f"--checksum=sha-256={digest}",
         "--file-allocation=none",
     ]
-    yield nginx, lambda out: run("aria2c", *options, "-d", str(out), url)
+    yield (nginx,), lambda out: run("aria2c", *options, "-d", str(out), url)
 
 
 @contextlib.contextmanager
-def rsync(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int, Get]]:
+def rsync(root: Path, source: Path, url: str, nginx: int) -> Iterator[Ready]:
     port = rivals.free_port()
     config = root / "rsyncd.conf"
     config.write_text(f"use chroot = no\nuid = 0\ngid = 0\n[m]\npath = {source.parent}\nread only = yes\n")
     command = ("rsync", "--daemon", "--no-detach", "--address=127.0.0.1", f"--port={port}", f"--config={config}")
     with rivals.running(*command) as process:
         rivals.wait_for(port, process)
-        yield process.pid, lambda out: run("rsync", "-W", f"rsync://127.0.0.1:{port}/m/{source.name}", f"{out}/")
+        yield (process.pid,), lambda out: run("rsync", "-W", f"rsync://127.0.0.1:{port}/m/{source.name}", f"{out}/")
 
 
 @contextlib.contextmanager
-def skopeo(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int, Get]]:
+def skopeo(root: Path, source: Path, url: str, nginx: int) -> Iterator[Ready]:
     port, image = rivals.free_port(), root / "oci"
     config = root / "registry.yml"
     storage = f"storage: {{filesystem: {{rootdirectory: {root}/registry}}}}"
@@ -110,7 +117,7 @@ def skopeo(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int
         place, policy = f"docker://127.0.0.1:{port}/x:y", "--insecure-policy"
         run("skopeo", policy, "copy", "--dest-tls-verify=false", f"oci:{image}:y", place)
         shutil.rmtree(image)
-        yield process.pid, lambda out: run("skopeo", policy, "copy", "--src-tls-verify=false", place, f"dir:{out}")
+        yield (process.pid,), lambda out: run("skopeo", policy, "copy", "--src-tls-verify=false", place, f"dir:{out}")
 
 
 def _oci_image(image: Path, source: Path) -> None:
@@ -134,7 +141,7 @@ def _oci_image(image: Path, source: Path) -> None:
 
 
 @contextlib.contextmanager
-def libtorrent(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple[int, Get]]:
+def libtorrent(root: Path, source: Path, url: str, nginx: int) -> Iterator[Ready]:
     import libtorrent as lt
 
     made = lt.create_torrent(lt.list_files(str(source)), 0, lt.create_torrent.v2_only)
@@ -148,14 +155,36 @@ def libtorrent(root: Path, source: Path, url: str, nginx: int) -> Iterator[tuple
     try:
         if seeding.stdout is not None:
             seeding.stdout.readline()
-        yield seeding.pid, lambda out: run(*program, str(out), str(rivals.free_port()), str(port))
+        yield (seeding.pid,), lambda out: run(*program, str(out), str(rivals.free_port()), str(port))
     finally:
         seeding.kill()
         seeding.communicate()
 
 
-TOOLS: Final = {"aria2": aria2, "rsync": rsync, "skopeo": skopeo, "libtorrent": libtorrent}
-PROGRAMS: Final = {"aria2": ("aria2c",), "rsync": ("rsync",), "skopeo": ("skopeo", "docker-registry")}
+@contextlib.contextmanager
+def curl(root: Path, source: Path, url: str, nginx: int) -> Iterator[Ready]:
+    def get(out: Path) -> None:
+        rivals.curl(url, source.parent.parent, out / "file")
+
+    yield (nginx,), get
+
+
+TOOLS: Final = {
+    "syncthing": syncthing,
+    "aria2": aria2,
+    "rsync": rsync,
+    "skopeo": skopeo,
+    "libtorrent": libtorrent,
+    "curl": curl,
+}
+PROGRAMS: Final = {
+    "syncthing": {"syncthing": "syncthing"},
+    "aria2": {"aria2c": "aria2"},
+    "rsync": {"rsync": "rsync"},
+    "skopeo": {"skopeo": "skopeo", "docker-registry": "docker-registry"},
+    "curl": {"curl": "curl"},
+}
+"""Of each tool, and their Debian packages; libtorrent is on PyPI."""
 
 
 def installed(tool: str) -> bool:
@@ -168,6 +197,15 @@ def installed(tool: str) -> bool:
     return all(shutil.which(program) for program in PROGRAMS[tool])
 
 
+def install() -> None:
+    """What is lacking."""
+    packages = [package for tool in PROGRAMS if not installed(tool) for package in PROGRAMS[tool].values()]
+    if packages := [*rivals.missing(), *packages]:
+        rivals.apt_install(*packages)
+    if not installed("libtorrent"):
+        rivals.install("libtorrent")
+
+
 def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
     """Every tool once per round, in alternating order; medians of rate, CPU and of kvsync's ratio round by round."""
     pair, web = Pair(root / "pair", partial(synthetic.deposit, mib=mib)), root / "nginx"
@@ -176,7 +214,7 @@ def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
         url, nginx = stack.enter_context(rivals.nginx(web, pair.bytes))
         source = web / "www" / "file"
         tools = [tool for tool in TOOLS if installed(tool)]
-        ready = {tool: stack.enter_context(TOOLS[tool](root, source, url, nginx)) for tool in tools}
+        ready: dict[str, Ready] = {tool: stack.enter_context(TOOLS[tool](root, source, url, nginx)) for tool in tools}
 
         def once(tool: str) -> tuple[float, float]:
             """Seconds, and CPU seconds of both sides."""
@@ -185,15 +223,15 @@ def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
             if tool == "kvsync":  # the getter says its own, without the start of its interpreter
                 found = pair.pull(server, Settings(streams=streams))
                 return float(found["seconds"]), float(found["cpu_s"])
-            pid = nginx if tool == "curl" else ready[tool][0]
-            before, began = used_s(pid) + cpu_of_children(), time.monotonic()
-            if tool == "curl":
-                rivals.curl(url, web, out / "file")
-            else:
-                ready[tool][1](out)
-            return time.monotonic() - began, used_s(pid) + cpu_of_children() - before
+            pids, get = ready[tool]
+            before, began = used_s(*pids) + cpu_of_children(), time.monotonic()
+            tidy = get(out)
+            took, used = time.monotonic() - began, used_s(*pids) + cpu_of_children() - before
+            if tidy is not None:
+                tidy()
+            return took, used
 
-        seen: dict[str, list[tuple[float, float]]] = {tool: [] for tool in ("kvsync", *tools, "curl")}
+        seen: dict[str, list[tuple[float, float]]] = {tool: [] for tool in ("kvsync", *tools)}
         for number in range(rounds + 1):
             for tool in seen if number % 2 else reversed(seen):
                 seen[tool].append(once(tool))
@@ -224,8 +262,11 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=Settings().streams)
+    parser.add_argument("--install", action="store_true", help="install what is missing")
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm"))  # noqa: S108  in memory
     options = parser.parse_args()
+    if options.install:
+        install()
     root = Path(tempfile.mkdtemp(prefix="kvsync-verifying-", dir=options.directory))
     try:
         result = measure(root, options.mib, options.rounds, options.streams)
