@@ -2,15 +2,15 @@
 
     python -m benchmarks.engines mooncake|nixl near|far BYTES    what their processes run
 
-Two processes in a network namespace of their own, because Mooncake listens at every address; only its loopback is up.
-The near one writes a buffer of random bytes into the far one's memory, the direction in which both engines are fastest
-here. Buffers are registered, touched and connected beforehand, and nothing reaches a file. After each transfer, outside
-its time, SHA-256 of both buffers is compared, so that no engine is credited with bytes that did not arrive.
+Two processes in a network namespace of their own, because Mooncake listens at every address; only its loopback is
+up. The near one writes a buffer of random bytes into the far one's memory, the direction in which both engines are
+fastest here. Buffers are registered, touched and connected beforehand, and nothing reaches a file. After each
+transfer, outside its time, SHA-256 of both buffers is compared, so that no engine is credited with bytes that did not
+arrive.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import ctypes.util
 import hashlib
@@ -20,8 +20,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Protocol
 
 from benchmarks import rivals
 
@@ -29,8 +29,13 @@ PACKAGES: Final = {"mooncake": "mooncake-transfer-engine-non-cuda", "nixl": "nix
 """On PyPI. Both run without CUDA and RDMA; NIXL's also needs numpy, Mooncake's the Debian packages below."""
 MODULES: Final = {"mooncake": "mooncake.engine", "nixl": "nixl_cu12._api"}
 LIBRARIES: Final = {"ibverbs": "libibverbs1", "numa": "libnuma1", "curl": "libcurl4"}
-_SETTINGS: Final = {"MC_TCP_ENABLE_CONNECTION_POOL": "1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
-"""Mooncake's pool of connections makes it twice as fast; UCX would take shared memory on one machine."""
+_SETTINGS: Final = {
+    "MC_TCP_ENABLE_CONNECTION_POOL": "1",
+    "MC_TCP_SLICE_SIZE": str(4 << 20),
+    "UCX_TLS": "tcp",
+    "UCX_NET_DEVICES": "lo",
+}
+"""With which Mooncake is fastest here; UCX would take shared memory on one machine."""
 _POLL_S: Final = 0.0002
 
 
@@ -76,10 +81,10 @@ class Nixl:
 
     def write(self) -> None:
         mine = self._agent.get_xfer_descs([(self._start, self._size, 0)], "DRAM")
-        handle = self._agent.initialize_xfer(os.environ.get("OP", "WRITE"), mine, self._theirs, "far")
+        handle = self._agent.initialize_xfer("WRITE", mine, self._theirs, "far")
         state = self._agent.transfer(handle)
         while state == "PROC":
-            time.sleep(float(os.environ.get("NAP", _POLL_S)))
+            time.sleep(_POLL_S)
             state = self._agent.check_xfer_state(handle)
         if state != "DONE":
             raise RuntimeError(f"NIXL says {state}")
@@ -103,26 +108,24 @@ def install() -> None:
         rivals.apt_install(*libraries)
 
 
-@contextlib.contextmanager
-def running(name: str, size: int) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Both sides of an engine; what is yielded transfers once: seconds, and CPU seconds of both."""
+def transfer(name: str, size: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds of both sides, of one transfer after one to warm up.
+
+    Both sides live only as long: NIXL's threads never rest, and would take the cores from whoever is measured next.
+    """
     alone = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     up = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-    command = [*alone, *up, *_side(name, "near", size)]
     with subprocess.Popen(
-        command,
+        [*alone, *up, *_side(name, "near", size)],
         env={**os.environ, **_SETTINGS},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as near:
-
-        def transfer() -> tuple[float, float]:
-            seconds, used = _ask(near, "transfer")
-            return float(seconds), float(used)
-
-        yield transfer
+        _ask(near, "transfer")
+        seconds, used = _ask(near, "transfer")
+    return float(seconds), float(used)
 
 
 def _side(name: str, role: str, size: int) -> list[str]:
@@ -141,8 +144,8 @@ def _ask(process: subprocess.Popen[str], wish: str) -> list[Any]:
     return list(json.loads(answer))
 
 
-def main() -> int:
-    """A side: answers each line of standard input with a line of JSON, and ends with it."""
+def main() -> NoReturn:
+    """A side: answers each line of standard input with one of JSON, and ends with the input."""
     name, role, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # the engines print, too
@@ -182,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

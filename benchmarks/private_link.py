@@ -7,14 +7,13 @@ Server and client are separate processes on loopback, all data is in /dev/shm, t
 the whole transfer: handshakes, manifest, leaf table, every chunk hashed and stored, publish. iperf3 throws its bytes
 away; rsync stores a file of as many random bytes and checks it by its own checksum; its time holds the start of its
 process. Mooncake and NIXL write from memory into memory, over connections made before, and check nothing; where they
-are not installed they are left out and named. Ratios are medians of the ratios within each round. CPU seconds are those
-of both sides.
+are not installed they are left out and named. Ratios are medians of the ratios within each round. CPU seconds are
+those of both sides.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -56,20 +55,16 @@ def measure(root: Path, mib: int, rounds: int, streams: int) -> dict[str, Any]:
     with source.open("wb") as file:
         for start in range(0, pair.bytes, MiB):
             file.write(os.urandom(min(MiB, pair.bytes - start)))
-    found_here = [name for name in engines.ENGINES if engines.installed(name)]
-    left_out = [name for name in engines.ENGINES if name not in found_here]
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(pair.serving())
-        daemons, fetch = stack.enter_context(rsync(root, source, "", 0))
-        move = {name: stack.enter_context(engines.running(name, pair.bytes)) for name in found_here}
+    left_out = [name for name in engines.ENGINES if not engines.installed(name)]
+    with pair.serving() as server, rsync(root, source, "", 0) as (daemons, fetch):
 
         def once(tool: str) -> tuple[float, float]:
             """MB/s (10^6), and CPU seconds of both sides per GiB."""
             if tool == "iperf3":
                 before = cpu_of_children()
                 return rivals.iperf3(pair.bytes), (cpu_of_children() - before) / pair.bytes * GiB
-            if tool in move:
-                took, used = move[tool]()
+            if tool in engines.ENGINES:
+                took, used = engines.transfer(tool, pair.bytes)
             elif tool == "rsync":
                 out = root / "out"
                 out.mkdir()
