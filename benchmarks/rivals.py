@@ -107,7 +107,7 @@ def iperf3(size: int) -> float:
     """MB/s (10^6) of one TCP stream of `size` bytes."""
     port = free_port()
     command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-n", str(size), "-J"]
-    with running("iperf3", "-s", "-p", str(port)):
+    with running("iperf3", "-s", "-B", "127.0.0.1", "-p", str(port)):
         for _ in range(100):  # it takes a connection that only knocks for a test, so its client does the waiting
             done = subprocess.run(command, capture_output=True, text=True)
             found = json.loads(done.stdout)["end"].get("sum_received")  # absent after a refused connection
