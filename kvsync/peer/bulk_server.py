@@ -273,9 +273,11 @@ class BulkLane:
             stream, key = self._handshake(connection, protocol)
         except (OSError, CodedError) as error:
             log.info("no bulk session: %s", error)
+        finally:
+            if stream is None:
+                connection.close()
+                self._table.release()
         if stream is None:
-            connection.close()
-            self._table.release()
             return
         session = self.session(key, stream)
         self._table.add(session.entry)

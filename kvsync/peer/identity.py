@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
@@ -117,7 +118,7 @@ def peer_key(session: Session) -> PublicKey:
     certificate = session.getpeercert(binary_form=True)
     try:
         key = x509.load_der_x509_certificate(certificate).public_key() if certificate else None
-    except ValueError:
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):  # what OpenSSL lets through is not all known here
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise TrustError("peer.identity", "the other side has no Ed25519 identity")

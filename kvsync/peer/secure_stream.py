@@ -18,7 +18,7 @@ class SecureStream(Stream):
     is_encrypted = True
     seal_bytes = 0
     near_piece = 2048 * KiB  # fewer changes between the stages than with PIECE: 6 % less CPU time per byte
-    near_buffer = 512 * KiB
+    near_buffer = 512 * KiB  # 128 KiB takes 7 % longer on loopback, 1 MiB no less
 
     def __init__(
         self,

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
-from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 from OpenSSL._util import ffi, lib
+from OpenSSL.crypto import FILETYPE_ASN1, dump_certificate
 
 from kvsync.errors import KvsyncError
 from kvsync.peer.stream_errors import closed, stream_error, tls_error
@@ -67,8 +67,8 @@ class TlsConnection:
 
     def getpeercert(self, binary_form: Literal[True]) -> bytes | None:
         """The other side's certificate, DER."""
-        certificate = self._session.get_peer_certificate(as_cryptography=True)
-        return certificate.public_bytes(Encoding.DER) if certificate is not None else None
+        certificate = self._session.get_peer_certificate()
+        return dump_certificate(FILETYPE_ASN1, certificate) if certificate is not None else None
 
     def selected_alpn_protocol(self) -> str | None:
         return self._session.get_alpn_proto_negotiated().decode() or None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import signal
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 
 from kvsync.errors import UnavailableError
-from kvsync.peer.identity import NodeIdentity, check_peer
+from kvsync.peer.identity import JOIN_NAME, NODE_NAME, NodeIdentity, anchor, check_peer, peer_key
 from kvsync.peer.tls_connection import TlsConnection
 from kvsync.peer.tls_context import asking_context, join_context, serving_context
 from kvsync_protocol import join
@@ -279,3 +285,33 @@ def test_a_lost_connection_is_no_goodbye(line: Line) -> None:
     with pytest.raises(UnavailableError) as caught:
         line.near.leave(5)
     assert caught.value.code == "peer.closed"
+
+
+def test_a_certificate_that_only_openssl_understands_names_nobody(stack: ExitStack) -> None:
+    """Anybody can sign one for the join lane: version 2, which OpenSSL takes and cryptography does not know."""
+    owner = Ed25519PrivateKey.from_private_bytes(C.seed)
+    signer = Ed25519PrivateKey.from_private_bytes(join.ANCHOR_SEED)
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (NODE_NAME, JOIN_NAME)]
+    builder = x509.CertificateBuilder().subject_name(names[0]).issuer_name(names[1]).public_key(owner.public_key())
+    builder = builder.not_valid_before(datetime.datetime(2000, 1, 1)).not_valid_after(datetime.datetime(2100, 1, 1))
+    body = builder.serial_number(1).sign(signer, None).tbs_certificate_bytes
+    body = body.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020101"), 1)
+    rest = bytes.fromhex("300506032b6570") + bytes.fromhex("034100") + signer.sign(body)
+    assert 128 <= len(body + rest) < 256
+    whole = bytes((0x30, 0x81, len(body + rest))) + body + rest
+    with pytest.raises(x509.InvalidVersion):
+        x509.load_der_x509_certificate(whole)
+
+    secret = owner.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(secret + ssl.DER_cert_to_PEM_cert(whole).encode())
+        file.flush()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_cert_chain(file.name)
+    context.load_verify_locations(cadata=anchor(A.public).public_bytes(Encoding.DER))
+    context.set_alpn_protocols([join.ALPN])
+    near, _ = half(stack, join_context(NodeIdentity(A)), context)
+    with pytest.raises(TrustError) as caught:
+        peer_key(near)
+    assert caught.value.code == "peer.identity"
