@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+WORKERS ?= $(shell nproc | awk '{ print ($$1 < 3 ? $$1 : 3) + 1 }')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup model demo test lint vectors bench clean
@@ -29,11 +30,12 @@ model: $(READY)
 demo: model
 	@$(BIN)/kvsync demo
 
-# Tests run several processes with a model each; threads that spin at barriers would slow all of them.
+# Tests run several processes with a model each; threads that spin at barriers would slow all of them. One worker more
+# than cores, at most 4: tests of stalls and kills wait more than they work.
 test: export OMP_WAIT_POLICY = PASSIVE
 test: model
 	@bash .ci/packages
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: vectors
 	$(BIN)/ruff check
