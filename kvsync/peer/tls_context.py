@@ -7,7 +7,7 @@ systems of today (ADR 12). On the wire both are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 from cryptography.x509 import Certificate
 from OpenSSL import SSL
@@ -62,7 +62,7 @@ def _context(method: int, identity: NodeIdentity, anchors: Iterable[Certificate]
     context.clear_mode(_PARTIAL_WRITE)
     context.use_certificate(identity.certificate)
     context.use_privatekey(identity.private)
-    store = context.get_cert_store() or X509Store()  # never None: the context has just been made
+    store = cast(X509Store, context.get_cert_store())  # None is for contexts that have lost theirs
     for certificate in anchors:
         store.add_cert(X509.from_cryptography(certificate))
     return context
