@@ -89,12 +89,12 @@ class Zipnn:
         return (bytearray(data[section.start : section.stop]),)  # it works in place
 
     def encode(self, data: bytearray) -> Encoded:
-        return (bytearray(self._zipnn.compress(data)),)
+        return (self._zipnn.compress(data),)
 
-    def decode(self, body: bytearray) -> bytes:
-        return bytes(self._zipnn.decompress(bytearray(body)))
+    def decode(self, body: bytes) -> bytearray:
+        return self._zipnn.decompress(body)  # type: ignore[no-any-return]
 
-    def size(self, body: bytearray) -> int:
+    def size(self, body: bytes) -> int:
         return len(body)
 
 

@@ -16,49 +16,41 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from math import prod
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from kvsync.pack import frame
-from kvsync.pack.shape import ChunkShape, Run, Section
+from kvsync.pack.entropy import Bytes, EntropyCoder
+from kvsync.pack.shape import MIN_ROWS, ChunkShape, Run, Section
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB
 
 Words = npt.NDArray[np.uint16]
-Bytes = npt.NDArray[np.uint8]
 
-PIECE: Final = 64 * KiB
-"""Numbers taken through all steps at once, so that they stay in the CPU's cache."""
+PIECE: Final = 128 * KiB
+"""Numbers taken through all steps at once."""
 _SAMPLED_ROWS: Final = 256
-"""Rows whose exponents are averaged at most: so many bytes add up without leaving a word."""
+"""Rows that a centre is the mean of, at most: so many exponents add up within a word."""
 _FOLD: Final = 1024
 """Numbers of several rows that numpy takes as one, so that its inner loop is long enough."""
 _STEP: Final = 32
 """Centres are multiples of a quarter of an octave: finer ones cost more than they save."""
 _SAMPLE: Final = 8 * KiB
 _LENGTH: Final = struct.Struct(">I")
-
-_FINE: Final = zstandard.ZstdCompressionParameters(
-    compression_level=1,
-    strategy=zstandard.STRATEGY_FAST,
-    min_match=7,
-    hash_log=6,
-    window_log=17,
-    write_content_size=True,
-)
+_WORD: Final = np.uint16
 
 
 class PlaneCoder:
     """Encodes and decodes chunks in buffers of its own. For one thread."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(compression_params=_FINE)
-        self._words = np.empty(0, np.uint16)
+        self._entropy = EntropyCoder()
+        self._words = [np.empty(PIECE, _WORD) for _ in range(2)]
+        self._pairs = np.empty(PIECE, np.uint32)
         self._planes = [np.empty(0, np.uint8) for _ in range(3)]
-        self._piece = np.empty(PIECE, np.uint16)
         self._body = np.empty(0, np.uint8)
         self._filled = 0
 
@@ -66,7 +58,9 @@ class PlaneCoder:
 
     def encode(self, data: memoryview, shape: ChunkShape) -> memoryview:
         """The body for `data`, which has `shape.size` bytes; it may be larger. Valid until the next call."""
-        self._filled = 0
+        self._filled, most = 0, _most(shape)
+        if len(self._body) < most:
+            self._body = np.empty(most, np.uint8)
         for section in shape.sections:
             for plane in self._split(data, section):
                 self._pack(plane)
@@ -75,66 +69,53 @@ class PlaneCoder:
         return self._body.data[: self._filled]
 
     def _split(self, data: memoryview, section: Section) -> Iterator[Bytes]:
-        count = section.numbers
+        count, wide = section.numbers, section.bytes_each == 4
         words = np.frombuffer(data, "<u2", count * section.bytes_each // 2, section.start)
-        if section.bytes_each == 4:
-            lower = self._plane(2, 2 * count).view(np.uint16)
-            lower[:] = words[0::2]
-            upper = self._number(count)
-            upper[:] = words[1::2]
-            words = upper
-        centres = [_centres(words, run) for run in section.runs]
-        yield np.concatenate(centres, axis=None).view(np.uint8) if centres else np.empty(0, np.uint8)
+        centres = _centres(words[1::2] if wide else words, section)
+        yield centres.view(np.uint8)
         fields, rest = self._plane(0, count), self._plane(1, count)
-        moved = self._moved(words, section.runs, centres)
-        for at in range(0, count, PIECE):
-            word = moved[at : at + PIECE]
-            some = self._piece[: len(word)]
-            np.right_shift(word, 7, some)
-            fields[at : at + PIECE] = some  # the cast drops the sign
-            np.right_shift(word, 8, some)
-            np.bitwise_and(some, 0x80, some)
-            np.bitwise_and(word, 0x7F, word)
-            np.bitwise_or(some, word, some)
-            rest[at : at + PIECE] = some
+        lower = self._plane(2, 2 * count * wide)
+        for piece in _pieces(section, centres):
+            word, some = (space[: piece.numbers] for space in self._words)
+            upper = self._halves(words, piece, lower) if wide else words[piece.span]
+            np.subtract(upper.reshape(piece.rows), piece.under, word.reshape(piece.rows))
+            np.right_shift(word, _WORD(7), some)
+            fields[piece.span] = some  # the cast drops the sign
+            np.bitwise_and(word, _WORD(0x807F), word)
+            np.right_shift(word, _WORD(8), some)
+            np.bitwise_or(word, some, word)
+            rest[piece.span] = word
         yield fields
         yield rest
-        if section.bytes_each == 4:
-            yield self._plane(2, 2 * count)
+        yield lower
 
-    def _moved(self, words: Words, runs: tuple[Run, ...], centres: list[Words]) -> Words:
-        """`words` minus their centres. They may lie in the same buffer."""
-        moved, at = self._number(len(words)), 0
-        for run, centre in zip(runs, centres, strict=True):
-            moved[at : run.first] = words[at : run.first]
-            _apply(np.subtract, words, run, centre, moved)
-            at = run.first + run.numbers
-        moved[at:] = words[at:]
-        return moved
+    def _halves(self, words: Words, piece: Piece, lower: Bytes) -> Words:
+        """The upper halves of a piece of 4-byte numbers; the lower ones go into their plane."""
+        pairs, some = words.view("<u4")[piece.span], self._pairs[: piece.numbers]
+        upper = self._words[1][: piece.numbers]
+        lower.view(_WORD)[piece.span] = pairs
+        np.right_shift(pairs, np.uint32(16), some)
+        upper[:] = some
+        return upper
 
     def _pack(self, plane: Bytes) -> None:
         """Append a plane to the body: its length there, and a frame if that is shorter."""
         if not len(plane):
             return
-        if self._pays(plane):
-            packed = self._compressor.compress(plane.data)
-            if len(packed) < len(plane):
-                plane = np.frombuffer(packed, np.uint8)
-        self._append(np.frombuffer(_LENGTH.pack(len(plane)), np.uint8))
-        self._append(plane)
+        start = self._filled + _LENGTH.size
+        space = self._body[start : start + len(plane)]
+        length = self._entropy.compress(plane, space[:-1]) if self._pays(plane, space) else 0
+        if not length:
+            length = len(plane)
+            space[:] = plane
+        _LENGTH.pack_into(self._body.data, self._filled, length)
+        self._filled = start + length
 
-    def _append(self, part: Bytes) -> None:
-        end = self._filled + len(part)
-        if len(self._body) < end:
-            self._body = np.concatenate((self._body[: self._filled], np.empty(2 * end - self._filled, np.uint8)))
-        self._body[self._filled : end] = part
-        self._filled = end
-
-    def _pays(self, plane: Bytes) -> bool:
+    def _pays(self, plane: Bytes, space: Bytes) -> bool:
         if len(plane) <= 4 * _SAMPLE:
             return True
         sample = np.concatenate([plane[at : at + _SAMPLE] for at in (0, len(plane) // 2)])
-        return len(self._compressor.compress(sample.data)) < len(sample) * 15 // 16
+        return self._entropy.compress(sample, space[: len(sample) * 15 // 16]) > 0
 
     # decoding
 
@@ -153,35 +134,29 @@ class PlaneCoder:
         reader.done()
 
     def _join(self, reader: _Body, section: Section, out: memoryview) -> None:
-        count = section.numbers
+        count, wide = section.numbers, section.bytes_each == 4
         centres = reader.plane(np.empty(2 * section.centres, np.uint8)).view("<u2")
         fields, rest = reader.plane(self._plane(0, count)), reader.plane(self._plane(1, count))
-        into = np.frombuffer(out, "<u2", count * section.bytes_each // 2, section.start)
-        words = into if section.bytes_each == 2 else self._number(count)
-        for at in range(0, count, PIECE):
-            word = words[at : at + PIECE]
-            some = self._piece[: len(word)]
-            some[:] = rest[at : at + PIECE]
-            np.multiply(some, 0x101, some)
-            np.bitwise_and(some, 0x807F, some)
-            word[:] = fields[at : at + PIECE]
-            np.multiply(word, 0x80, word)
+        lower = reader.plane(self._plane(2, 2 * count * wide)).view("<u2")
+        into = np.frombuffer(out, "<u4" if wide else "<u2", count, section.start)
+        for piece in _pieces(section, centres):
+            some = self._words[0][: piece.numbers]
+            word = self._words[1][: piece.numbers] if wide else into[piece.span]
+            np.copyto(some.view(np.int16), rest.view(np.int8)[piece.span])  # the sign fills the upper byte
+            np.bitwise_and(some, _WORD(0x807F), some)
+            word[:] = fields[piece.span]
+            np.multiply(word, _WORD(0x80), word)
             np.bitwise_or(word, some, word)
-        for run in section.runs:
-            centre, centres = centres[: run.centres], centres[run.centres :]
-            _apply(np.add, words, run, centre, words)
-        if section.bytes_each == 4:
-            into[1::2] = words
-            into[0::2] = reader.plane(self._plane(2, 2 * count)).view("<u2")
-
-    # buffers, kept from chunk to chunk: fresh memory costs as much as the work in it
-
-    def _number(self, count: int) -> Words:
-        if len(self._words) < count:
-            self._words = np.empty(count, np.uint16)
-        return self._words[:count]
+            rows = word.reshape(piece.rows)
+            np.add(rows, piece.under, rows)
+            if wide:
+                pairs = self._pairs[: piece.numbers]
+                pairs[:] = word
+                np.left_shift(pairs, np.uint32(16), pairs)
+                np.bitwise_or(pairs, lower[piece.span], into[piece.span])
 
     def _plane(self, which: int, size: int) -> Bytes:
+        """A buffer kept from chunk to chunk: fresh memory costs as much as the work in it."""
         if len(self._planes[which]) < size:
             self._planes[which] = np.empty(size, np.uint8)
         return self._planes[which][:size]
@@ -217,37 +192,81 @@ def _malformed() -> MalformedError:
     return MalformedError("codec.frame", "not the planes of such a chunk")
 
 
+class Piece(NamedTuple):
+    """Numbers of a section that stay in the cache; in `rows`, a shape, they broadcast with the centres `under` them.
+
+    Never more than PIECE, since no row of `MIN_ROWS` in one chunk is longer.
+    """
+
+    span: slice
+    rows: tuple[int, ...]
+    under: Words
+
+    @property
+    def numbers(self) -> int:
+        return prod(self.rows)
+
+
+def _pieces(section: Section, centres: Words) -> Iterator[Piece]:
+    """All numbers of a section, in order."""
+    at = 0
+    for run in section.runs:
+        yield from _uncentred(at, run.first)
+        yield from _centred(run, centres[: run.centres])
+        at, centres = run.first + run.numbers, centres[run.centres :]
+    yield from _uncentred(at, section.numbers)
+
+
+def _uncentred(first: int, stop: int) -> Iterator[Piece]:
+    for at in range(first, stop, PIECE):
+        size = min(PIECE, stop - at)
+        yield Piece(slice(at, at + size), (size,), np.zeros(1, _WORD))
+
+
+def _centred(run: Run, centres: Words) -> Iterator[Piece]:
+    """Whole segments where some fit into a piece, else whole rows of one."""
+    fold = _fold(run)
+    length, width = run.rows // fold, run.width * fold
+    under = np.tile(centres.reshape(run.segments, 1, run.width), fold)
+    deep = min(length, PIECE // width or 1)
+    high = PIECE // (length * width) or 1
+    for segment in range(0, run.segments, high):
+        below = under[segment : segment + high]
+        for row in range(0, length, deep):
+            rows = (len(below), min(deep, length - row), width)
+            first = run.first + (segment * length + row) * width
+            yield Piece(slice(first, first + prod(rows)), rows, below)
+
+
 def _fold(run: Run) -> int:
-    """Rows that numpy takes as one."""
+    """How many rows of a run numpy takes as one."""
     fold = 1
-    while run.rows % (2 * fold) == 0 and 2 * fold * run.width <= _FOLD:
+    while run.rows % (2 * fold) == 0 and 2 * fold <= MIN_ROWS and 2 * fold * run.width <= _FOLD:
         fold *= 2
     return fold
 
 
-def _folded(words: Words, run: Run, fold: int) -> Words:
-    part = words[run.first : run.first + run.numbers]
-    return part.reshape(run.segments, run.rows // fold, run.width * fold)
+def _centres(words: Words, section: Section) -> Words:
+    """About the mean of every channel's magnitudes, as bits: a piecewise linear logarithm."""
+    found = [_means(words[run.first : run.first + run.numbers], run) for run in section.runs]
+    return np.concatenate(found, dtype=_WORD) if found else np.empty(0, _WORD)
 
 
-def _apply(step: np.ufunc, words: Words, run: Run, centre: Words, out: Words) -> None:
+def _means(words: Words, run: Run) -> Words:
     fold = _fold(run)
-    rows = np.tile(centre.reshape(run.segments, run.width), fold)[:, None, :]
-    step(_folded(words, run, fold), rows, _folded(out, run, fold))
-
-
-def _centres(words: Words, run: Run) -> Words:
-    """About the mean of every channel's magnitudes, as bits: a piecewise linear logarithm. `[segments × width]`."""
-    fold = _fold(run)
-    part = _folded(words, run, fold)
-    part = part[:, :: -(-part.shape[1] // _SAMPLED_ROWS)]
-    total = np.empty((run.segments, run.width), np.uint64)
-    group = max(1, PIECE // (part.shape[1] * part.shape[2]))
+    rows = words.reshape(run.segments, run.rows // fold, run.width * fold)
+    rows = rows[:, :: -(-run.rows // _SAMPLED_ROWS)]
+    sums = np.empty((run.segments, run.width * fold), _WORD)
+    group = PIECE // (rows.shape[1] * rows.shape[2]) or 1
     for at in range(0, run.segments, group):
-        exponents = part[at : at + group] * np.uint16(2)
-        np.right_shift(exponents, 8, exponents)
-        sums = np.add.reduce(exponents, axis=1, dtype=np.uint16)
-        np.add.reduce(sums.reshape(-1, fold, run.width), axis=1, dtype=np.uint64, out=total[at : at + group])
-    rows = part.shape[1] * fold
-    steps: Words = ((total * 128 // rows + 64 + _STEP // 2) // _STEP).astype(np.uint16).reshape(-1)
-    return steps * np.uint16(_STEP)
+        exponents = np.right_shift(rows[at : at + group], _WORD(7))
+        np.bitwise_and(exponents, _WORD(0xFF), exponents)
+        np.add.reduce(exponents, axis=1, dtype=_WORD, out=sums[at : at + group])
+    total = np.add.reduce(sums.reshape(-1, fold, run.width), axis=1, dtype=np.uint32).reshape(-1)
+    steps: Words = (total * 128 // (rows.shape[1] * fold) + 64 + _STEP // 2) // _STEP
+    return steps.astype(_WORD) * _WORD(_STEP)
+
+
+def _most(shape: ChunkShape) -> int:
+    """No body of such a chunk is longer."""
+    return shape.size + sum(2 * section.centres + 4 * _LENGTH.size for section in shape.sections) + _LENGTH.size

@@ -136,6 +136,15 @@ def test_one_channel_of_other_magnitude_than_the_next_costs_nothing() -> None:
     assert body(numbers) * 1.45 < shape.size
 
 
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32])
+def test_rows_as_wide_as_a_chunk_can_share_centres_come_back(dtype: DType) -> None:
+    width = MAX_CHUNK_BYTES // 64 // 4 - 8
+    layout = Layout(64, 64, (Group("full", LayerKind.FULL, (0,), 1, width, 3, dtype),), 10, DType.F32)
+    shape, data = leaf_shape(layout, 0), fill("numbers", leaf_shape(layout, 0).size, 9)
+    assert shape.sections[0].runs[0].width == width
+    assert decoded(PlaneCoder().encode(memoryview(data), shape), shape) == data
+
+
 def test_noise_goes_out_plain() -> None:
     shape = leaf_shape(CACHE, 0)
     data = np.random.default_rng(1).bytes(shape.size)
