@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from OpenSSL import SSL
@@ -175,11 +175,14 @@ class BulkConnection:
         self._opened().write_frame(request.encode())
         self._asked = request
 
-    def receive(self, size: int, shape: ChunkShape | None = None) -> tuple[Iterable[memoryview], int]:
+    def receive(
+        self, size: int, shape: ChunkShape | None = None, arrived: Callable[[], None] = lambda: None
+    ) -> tuple[Iterable[memoryview], int]:
         """The requested chunk, of `size` bytes as signed, in pieces, and its bytes on the wire.
 
         A piece is valid until the next is asked for, and read from the network only then; all must be taken.
-        `shape` is what PLANES is decoded by.
+        `shape` is what PLANES is decoded by. `arrived` is called once all of an encoded chunk is here, before it is
+        decoded.
 
         Raises:
             UnavailableError: `peer.closed`, `peer.stalled`, `peer.deadline`, `peer.busy`, `peer.failed`.
@@ -204,6 +207,7 @@ class BulkConnection:
             self._body = buffer(MAX_WIRE_BYTES)
         body = self._body[: reply.length]
         self._opened().read_message(body)
+        arrived()
         self._codec.decode(body, reply.encoding, view, shape)
         return (view,), reply.length
 

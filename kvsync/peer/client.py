@@ -10,7 +10,9 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -35,7 +37,7 @@ from kvsync.peer.stream import LEAST_RATE, round_trip_s
 from kvsync.peer.stream_errors import stream_error
 from kvsync.peer.tls_context import asking_context
 from kvsync.peer.watch import revoked
-from kvsync_protocol import bulk, library_routes, routes, unencrypted
+from kvsync_protocol import bulk, library_routes, parts, routes, unencrypted
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
@@ -52,6 +54,18 @@ FAR_S: Final = 0.002
 """Round-trip time from which a line is far: below, the gap between two chunks costs less than a percent."""
 _JSON: Final = {"Content-Type": "application/json"}
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a peer tells of an artifact; the manifest is judged, nothing else is."""
+
+    envelope: Envelope
+    manifest: Manifest
+    attestations: tuple[Envelope, ...]
+    leaves: bytes = b""
+    tokens: bytes = b""
+    have: Have | None = None
 
 
 class PeerClient:
@@ -181,6 +195,45 @@ class PeerClient:
             return Have(manifest.tree.size)
         return Have.parse(data, leaves=manifest.tree.size)
 
+    async def description(self, artifact: ArtifactId, judge: Callable[[Envelope], Manifest]) -> Told:
+        """All there is to know before the chunks, in one answer.
+
+        `judge` verifies the envelope, or raises; the sizes that it finds signed bound what is read after it.
+        Tables are unchecked otherwise.
+        """
+        try:
+            return await self._description(artifact, judge)
+        except NotFoundError as error:
+            if error.code != "peer.route":
+                raise
+        told = await self.summary(artifact, judge)
+        manifest = told.manifest
+        return replace(
+            told,
+            leaves=await self.leaves(manifest),
+            tokens=await self.tokens(manifest),
+            have=await self.have(manifest),
+        )
+
+    async def summary(self, artifact: ArtifactId, judge: Callable[[Envelope], Manifest]) -> Told:
+        """The same without tables, for whom they are here."""
+        envelope = await self.envelope(artifact)
+        manifest = judge(envelope)
+        return Told(envelope, manifest, await self.attestations(artifact))
+
+    async def _description(self, artifact: ArtifactId, judge: Callable[[Envelope], Manifest]) -> Told:
+        path, stall = routes.path(routes.DESCRIPTION, artifact), self._settings.stall_timeout_s
+        async with self._answer("GET", path, self._deadline.remaining(), None, {}, self._address) as response:
+            body = _Body(response, stall)
+            envelope = Envelope.parse(await body.part(MAX_ENVELOPE_BYTES))
+            manifest = judge(envelope)
+            attestations = Attestations.parse(await body.part(MAX_JSON_BYTES)).envelopes
+            leaves = await body.part(LEAF_ENTRY_BYTES * manifest.tree.size)
+            tokens = await body.part(4 * manifest.tokens.count)
+            have = Have.parse(await body.part(MAX_JSON_BYTES), leaves=manifest.tree.size)
+            await body.rest(0)
+        return Told(envelope, manifest, attestations, leaves, tokens, have)
+
     async def attestations(self, artifact: ArtifactId) -> tuple[Envelope, ...]:
         """What auditors have signed about it there, nothing verified; none where the peer knows no such thing."""
         try:
@@ -247,7 +300,6 @@ class PeerClient:
     def bulk(self, *, encrypted: bool = False) -> BulkConnection:
         """A bulk connection, not yet open, to the place that answered `hello`.
 
-
         `encrypted` keeps it in TLS, whatever the settings allow.
         """
         reached = self._connector.reached.get(self._address) if self._connector is not None else None
@@ -275,11 +327,21 @@ class PeerClient:
     async def _ask(
         self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str], address: str
     ) -> bytes:
+        stall = self._settings.stall_timeout_s
+        total = self._deadline.remaining(4 * stall + (limit + len(data or b"")) / LEAST_RATE)
+        async with self._answer(method, path, total, data, headers, address) as response:
+            return await _Body(response, stall).rest(limit)
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, total: float, data: bytes | None, headers: dict[str, str], address: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, to be read within `total` seconds. Raises what the peer refuses it with."""
         if self._session is None:
             raise UsageError("peer.client_closed", "the client is not open")
         stall = self._settings.stall_timeout_s
         timeout = aiohttp.ClientTimeout(
-            total=self._deadline.remaining(4 * stall + (limit + len(data or b"")) / LEAST_RATE),
+            total=total,
             sock_connect=min(CONNECT_S, stall),
             sock_read=stall,
             ceil_threshold=float("inf"),
@@ -293,10 +355,10 @@ class PeerClient:
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                body = await _read(response, limit if response.status == 200 else MAX_JSON_BYTES, stall)
                 if response.status != 200:
+                    body = await _Body(response, stall).rest(MAX_JSON_BYTES)
                     raise remote_error(self.peer.name, response.status, body)
-                return body
+                yield response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._deadline.remaining()
             raise self._named(error) from error
@@ -355,13 +417,45 @@ class _PinnedConnector(aiohttp.TCPConnector):
         return connection
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int, stall_s: float) -> bytes:
-    """All of the body. Raises MalformedError `message.size`; TimeoutError when it comes too slowly."""
-    found, began = bytearray(), time.monotonic()
-    async for piece in response.content.iter_chunked(256 * KiB):
-        found += piece
-        if len(found) > limit:
-            raise MalformedError("message.size", f"an answer of more than {limit} bytes")
-        if time.monotonic() > began + stall_s + len(found) / LEAST_RATE:
+class _Body:
+    """An answer's body as it comes, neither longer nor slower than it may be.
+
+    Raises MalformedError `message.size`; TimeoutError when it comes too slowly.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, stall_s: float) -> None:
+        self._content = response.content
+        self._slowest = time.monotonic() + stall_s
+        self._size = 0
+
+    async def rest(self, limit: int) -> bytes:
+        """All that is left."""
+        found = bytearray()
+        while piece := await self._read(256 * KiB):
+            found += piece
+            if len(found) > limit:
+                raise MalformedError("message.size", f"an answer of more than {limit} bytes")
+        return bytes(found)
+
+    async def part(self, limit: int) -> bytes:
+        """The next of several parts."""
+        (length,) = parts.LENGTH.unpack(await self._exactly(parts.LENGTH.size))
+        if length > limit:
+            raise MalformedError("message.size", f"a part of {length} bytes, of at most {limit}")
+        return await self._exactly(length)
+
+    async def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = await self._read(size - len(found))
+            if not piece:
+                raise MalformedError("message.size", "an answer that ends within a part")
+            found += piece
+        return bytes(found)
+
+    async def _read(self, most: int) -> bytes:
+        piece = await self._content.read(most)
+        self._size += len(piece)
+        if time.monotonic() > self._slowest + self._size / LEAST_RATE:
             raise TimeoutError("a byte now and then is as good as nothing")
-    return bytes(found)
+        return piece

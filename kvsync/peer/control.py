@@ -20,8 +20,8 @@ from kvsync.peer.intake import Intake
 from kvsync.peer.lane import Extension, Lane
 from kvsync.peer.offers import Offers
 from kvsync.peer.roster import Roster
-from kvsync.store import Store
-from kvsync_protocol import routes
+from kvsync.store import Store, StoredArtifact
+from kvsync_protocol import parts, routes
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.have import Have
@@ -75,6 +75,7 @@ class ControlLane(Lane):
         get(routes.LEAVES, self._leaves, allow_head=False)
         get(routes.TOKENS, self._tokens, allow_head=False)
         get(routes.HAVE, self._have, allow_head=False)
+        get(routes.DESCRIPTION, self._description, allow_head=False)
         get(routes.ATTESTATIONS, self._attestations, allow_head=False)
         post(routes.ATTESTATIONS, self._attest)
         get(routes.RELATED, self._related, allow_head=False)
@@ -117,20 +118,28 @@ class ControlLane(Lane):
         return await self._send(request, data, "application/json")
 
     async def _envelope(self, request: web.Request) -> web.StreamResponse:
-        data = await self.in_thread(self.envelope, await self._visible(request))
+        data = await self._part(request, self.envelope)
         return await self._send(request, data, "application/json")
 
     async def _leaves(self, request: web.Request) -> web.StreamResponse:
-        data = await self.in_thread(self.leaves, await self._visible(request))
+        data = await self._part(request, self.leaves)
         return await self._send(request, data, "application/octet-stream")
 
     async def _tokens(self, request: web.Request) -> web.StreamResponse:
-        data = await self.in_thread(self.tokens, await self._visible(request))
+        data = await self._part(request, self.tokens)
         return await self._send(request, data, "application/octet-stream")
+
+    async def _part(self, request: web.Request, part: Callable[[StoredArtifact], bytes]) -> bytes:
+        artifact = await self._visible(request)
+        return await self.in_thread(lambda: part(self.store.artifact(artifact)))
 
     async def _have(self, request: web.Request) -> web.StreamResponse:
         data = await self.in_thread(self.have, await self._visible(request))
         return await self._send(request, data, "application/json")
+
+    async def _description(self, request: web.Request) -> web.StreamResponse:
+        data = await self.in_thread(self.description, await self._visible(request))
+        return await self._send(request, data, "application/octet-stream")
 
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
         """The ref of this name, or else a page of refs by name that fits into one message, if `key` may see it."""
@@ -147,25 +156,34 @@ class ControlLane(Lane):
                 found.append(stored.envelope)
         return RefList(tuple(found)).encode()
 
-    def envelope(self, artifact: ArtifactId) -> bytes:
-        return self.store.artifact(artifact).envelope.encode()
+    def envelope(self, stored: StoredArtifact) -> bytes:
+        return stored.envelope.encode()
 
-    def leaves(self, artifact: ArtifactId) -> bytes:
-        return self.store.artifact(artifact).leaves().encode()
+    def leaves(self, stored: StoredArtifact) -> bytes:
+        return stored.leaves().encode()
 
-    def tokens(self, artifact: ArtifactId) -> bytes:
-        return encode_tokens(self.store.artifact(artifact).tokens())
+    def tokens(self, stored: StoredArtifact) -> bytes:
+        return encode_tokens(stored.tokens())
 
     def have(self, artifact: ArtifactId) -> bytes:
         """Also of one that is still arriving."""
         with self.store.serve(artifact) as served:
             return Have.of(served.here(), len(served.table.leaves)).encode()
 
+    def description(self, artifact: ArtifactId) -> bytes:
+        """All that a getter needs before the chunks."""
+        stored = self.store.artifact(artifact)
+        tables = self.envelope(stored), self.attestations(artifact), self.leaves(stored), self.tokens(stored)
+        return parts.join((*tables, self.have(artifact)))
+
     # what auditors say
 
     async def _attestations(self, request: web.Request) -> web.StreamResponse:
-        found = await self.in_thread(self.store.attestations, await self._visible(request))
-        return await self._send(request, Attestations.of(found).encode(), "application/json")
+        data = await self.in_thread(self.attestations, await self._visible(request))
+        return await self._send(request, data, "application/json")
+
+    def attestations(self, artifact: ArtifactId) -> bytes:
+        return Attestations.of(self.store.attestations(artifact)).encode()
 
     async def _attest(self, request: web.Request) -> web.StreamResponse:
         role = "push" if "push" in self._roles(request) else "audit"

@@ -1,8 +1,8 @@
 """What is to be fetched, from the first provider that describes it well.
 
-    name ─► newest ref ─► envelope ─► policies ─► evidence ─► leaves, tokens ─► Description
-            of all        signed      size,                    hashed
-            in time       bytes       fingerprints
+    name ─► newest ref ─► description: envelope ─► policies ─► attestations, leaves, tokens ─► evidence ─► Description
+            of all                     signed      size,                     hashed
+            in time                    bytes       fingerprints
 
 Each provider tries in its own task; one describes at a time, and a slow one is not waited for. Knows no chunks.
 """
@@ -139,34 +139,44 @@ class Describing:
 
     async def _describe(self, contact: Contact, artifact: ArtifactId) -> Description:
         transfer, policies, client = self._transfer, contact.policies, contact.client
-        envelope = await client.envelope(artifact)
         trusted = self._trust.keys()
-        manifest = policies.signer(envelope, trusted, artifact)
-        envelope = envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
+        here = await asyncio.to_thread(self._leaves_here, artifact)
+
+        def judge(envelope: Envelope) -> Manifest:
+            """By what is signed, before anything else is read."""
+            manifest = policies.signer(envelope, trusted, artifact)
+            kept = extent(manifest.layout, self._part.position(manifest.layout))
+            size = manifest.tree.total_bytes if kept is None else kept.bytes
+            policies.size(size, transfer.settings.max_artifact_bytes)
+            policies.model(self._fingerprints, manifest, transfer.settings.accept)
+            if here is None and not transfer.dry_run:
+                contact.open_ahead(manifest.layout.first_block_leaves)
+            return manifest
+
+        told = await (client.description(artifact, judge) if here is None else client.summary(artifact, judge))
+        manifest, envelope = (
+            told.manifest,
+            told.envelope.endorsed(trusted),
+        )  # nobody's heap of other signatures is kept
         position = self._part.position(manifest.layout)
-        kept = extent(manifest.layout, position)
-        policies.size(manifest.tree.total_bytes if kept is None else kept.bytes, transfer.settings.max_artifact_bytes)
-        policies.model(self._fingerprints, manifest, transfer.settings.accept)
-        evidence = ArtifactEvidence(self._store, self._trust, transfer.settings, client, dry_run=transfer.dry_run)
-        here = await asyncio.to_thread(self._leaves_here, manifest, position)
-        if here is None and not transfer.dry_run:
-            contact.open_ahead(manifest.tree.size)
-        elif not transfer.dry_run:
+        if here is not None and not transfer.dry_run:
             await asyncio.to_thread(self._store.add_signatures, envelope, trusted)
-        await evidence.learn(manifest, here=here is not None)
+        evidence = ArtifactEvidence(self._store, self._trust, transfer.settings, client, dry_run=transfer.dry_run)
+        await evidence.learn(manifest, told.attestations, here=here is not None)
         await evidence.judge_audits(policies, envelope, manifest)
         named = [each for each in self._refs if each[0].artifact == artifact]
         ref = self._newest(named) if named else None
         if here is not None:
             return Description(manifest, envelope, here, evidence, policies, position=position, ref=ref)
-        leaves = await client.leaves(manifest)
-        table = await asyncio.to_thread(manifest.check_leaves, leaves)
-        tokens = await client.tokens(manifest)
-        ids = await asyncio.to_thread(manifest.check_tokens, tokens)
+        contact.have = told.have
+        table = await asyncio.to_thread(manifest.check_leaves, told.leaves)
+        ids = await asyncio.to_thread(manifest.check_tokens, told.tokens)
         await evidence.judge_bytes(policies, Described(envelope, manifest, table, ids))
-        return Description(manifest, envelope, table, evidence, policies, leaves, tokens, position, ref)
+        return Description(manifest, envelope, table, evidence, policies, told.leaves, told.tokens, position, ref)
 
-    def _leaves_here(self, manifest: Manifest, position: int | None) -> LeafTable | None:
+    def _leaves_here(self, artifact: ArtifactId) -> LeafTable | None:
         """The leaves of the artifact if what is asked for is here already; a damaged one is fetched again."""
-        whole = self._store.whole(manifest.artifact)
-        return whole.leaves() if whole is not None and covers(whole, position) else None
+        whole = self._store.whole(artifact)
+        if whole is None or not covers(whole, self._part.position(whole.manifest.layout)):
+            return None
+        return whole.leaves()

@@ -10,6 +10,7 @@ A peer's list is a hint: what no trusted key has signed says nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from kvsync.config import Settings
@@ -45,10 +46,9 @@ class ArtifactEvidence:
         self._envelopes: list[Envelope] = []
         self._signed: list[Signed] = []
 
-    async def learn(self, manifest: Manifest, *, here: bool) -> None:
-        """Read the peer's attestations, and this node's own; keep the former where the artifact is here."""
+    async def learn(self, manifest: Manifest, theirs: Sequence[Envelope], *, here: bool) -> None:
+        """Take the peer's attestations, and this node's own; keep the former where the artifact is here."""
         keys = self._trust.keys()
-        theirs = await self._client.attestations(manifest.artifact)
         self._envelopes = await asyncio.to_thread(lambda: list(trusted_only(theirs, keys)))
         if here and not self._dry_run:
             await asyncio.to_thread(self.keep)

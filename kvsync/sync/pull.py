@@ -1,9 +1,9 @@
 """Fetch one artifact from one peer or from several: judge first, move then, publish at the end.
 
-    hello ─► name ─► envelope ─► policies ─► leaves, tokens ─► draft ─► N streams ─► publish ─► name
-             signed  signature,  size,       hashed            lock,    to each,
-             ref     then parse  fingerprints                  leases   every chunk
-                                                                        verified
+    hello ─► name ─► description: envelope ─► policies ─► leaves, tokens ─► draft ─► N streams ─► publish ─► name
+             signed               signature,  size,       hashed            lock,    to each,
+             ref                  then parse  fingerprints                  leases   every chunk
+                                                                                     verified
 
 Whatever ends a pull early, verified chunks stay and the next pull fetches only the rest.
 """
@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from kvsync.config import Settings
@@ -195,7 +196,8 @@ class _PullStream(Stream):
     def move(self, index: int) -> int:
         size = self.plan.leaf(index).size
         self.connection.ask(self._draft.artifact, index, self._encoder.choose())
-        pieces, wire = self.connection.receive(size, self._encoder.shape(index))
+        arrived = partial(self.share.arrived, index)
+        pieces, wire = self.connection.receive(size, self._encoder.shape(index), arrived)
         self._draft.put_pieces(index, self._wanted(index, pieces))
         self._encoder.finished(size)
         return wire

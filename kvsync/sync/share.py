@@ -47,6 +47,10 @@ class Share:
         self.name = name
         self.ended: CodedError | None = None
         """Why the provider serves no more."""
+        self.leading = 0
+        """While this provider serves alone, nothing shares the line with so many first leaves: a graft can begin with
+        the first block."""
+        self._arrived: set[int] = set()
         self.chunks = 0
         self.bytes = 0
         self.wrong = 0
@@ -121,6 +125,13 @@ class Share:
             self.plan.changed.notify_all()
         self.plan.report()
 
+    def arrived(self, index: int) -> None:
+        """All bytes of a chunk have come; they are still to be decoded and verified, while the line is free."""
+        if index < self.leading:
+            with self.plan.changed:
+                self._arrived.add(index)
+                self.plan.changed.notify_all()
+
     def spoiled(self, index: int) -> None:
         """Put back a chunk that anybody on the way can have changed: that speaks against nobody."""
         with self.plan.changed:
@@ -184,7 +195,8 @@ class Share:
             return None
         live, waiting = self.plan.live, filter(self._may, self.plan.waiting)
         if len(live) == 1:
-            return next(waiting, None)
+            index = next(waiting, None)
+            return None if index is not None and index >= self.leading and self._is_leading() else index
         candidates = list(islice(waiting, LOOK))
         if not candidates:
             return self._once_more()
@@ -194,6 +206,10 @@ class Share:
             return best
         rare = not any(fellow.has(best) for fellow in fellows)
         return best if (rare and self._is_mine(best, fellows)) or not self._left_to(fellows, best) else None
+
+    def _is_leading(self) -> bool:
+        under_way = self.plan.under_way.items()
+        return any(i < self.leading and i not in self._arrived and self in movers for i, movers in under_way)
 
     def _may(self, index: int) -> bool:
         if not self.has(index):

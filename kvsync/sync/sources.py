@@ -96,6 +96,8 @@ class Sources:
                 have = await self._first_have(contact)
                 manifest, plan = await asyncio.shield(self._planned)
                 share = plan.join(peer.name, peer.key.raw)
+                if not contact.client.is_far:  # a long line is filled by many streams at once
+                    share.leading = manifest.layout.first_block_leaves
                 try:
                     share.learn(have)
                     await self._serve(contact, manifest, share)
@@ -121,6 +123,8 @@ class Sources:
 
     async def _first_have(self, contact: Contact) -> Have:
         """What the provider has, once it has anything: it may begin to get it itself."""
+        if contact.have is not None:
+            return contact.have
         manifest = self._describing.found.result().manifest
         while True:
             try:

@@ -26,6 +26,7 @@ from kvsync.sync.report import Report, Source
 from kvsync.sync.share import Share
 from kvsync.sync.streams import Stream, run_streams
 from kvsync_protocol.errors import CodedError
+from kvsync_protocol.have import Have
 from kvsync_protocol.manifest import Manifest
 
 R = TypeVar("R", bound=Report)
@@ -151,11 +152,13 @@ class Contact:
         self.client = client
         self.policies = Policies(dry_run=transfer.dry_run)
         self.choice = EncodingChoice(transfer.settings.encoding)
+        self.have: Have | None = None
+        """What the peer has of the artifact, where it said so with the description."""
         self._ahead: list[tuple[BulkConnection, asyncio.Future[None]]] = []
 
     def open_ahead(self, chunks: int) -> None:
-        """Begin to open the bulk connections for an artifact of so many chunks, while tables are under way."""
-        for _ in range(self.streams(chunks)):
+        """Begin to open the bulk connections that so many chunks need, while tables are under way."""
+        for _ in range(self.streams(chunks) - len(self._ahead)):
             connection = self.client.bulk()
             self._ahead.append((connection, asyncio.ensure_future(asyncio.to_thread(_open, connection))))
 
@@ -178,6 +181,8 @@ class Contact:
         """Move chunks of the share until none is left, each stream from when its own connection is open."""
         count = self.streams(share.plan.chunks_planned)
         if count:
+            if self._ahead:  # so far for the first block only
+                self.open_ahead(count)
             await run_streams([partial(self._start, stream)] * count)
 
     async def _start(self, stream: Callable[[BulkConnection], Stream]) -> Stream:

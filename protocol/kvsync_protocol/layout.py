@@ -129,6 +129,11 @@ class Layout:
         return blocks * sum(_pieces(group.file_size(self.block_tokens)) for group in self._attention) + states
 
     @property
+    def first_block_leaves(self) -> int:
+        """Leaves of the first block, full or not; the logits count when there is no other."""
+        return self.leading_leaves(1) if self.full_blocks else self.leaf_count
+
+    @property
     def leaf_count(self) -> int:
         return self.full_leaves + sum(_pieces(size) for size in self._end_sizes())
 

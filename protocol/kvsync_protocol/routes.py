@@ -7,6 +7,7 @@
     GET   ENVELOPE                      the envelope's JSON
     GET   LEAVES, TOKENS                the leaf table, the token ids, as bytes
     GET   HAVE                          Have
+    GET   DESCRIPTION                   parts: the envelope, Attestations, leaf table, token ids, Have
     GET   ATTESTATIONS                  Attestations
     POST  ATTESTATIONS    Attestations  nothing
     GET   RELATED                       Related
@@ -33,6 +34,7 @@ ENVELOPE: Final = "/v1/artifacts/{artifact}/envelope"
 LEAVES: Final = "/v1/artifacts/{artifact}/leaves"
 TOKENS: Final = "/v1/artifacts/{artifact}/tokens"
 HAVE: Final = "/v1/artifacts/{artifact}/have"
+DESCRIPTION: Final = "/v1/artifacts/{artifact}/description"
 ATTESTATIONS: Final = "/v1/artifacts/{artifact}/attestations"
 RELATED: Final = "/v1/artifacts/{artifact}/related"
 OFFERS: Final = "/v1/offers"

@@ -98,7 +98,15 @@ def test_the_look_at_what_a_peer_sees_takes_the_same_steps_for_both(limited: Nod
 
 @pytest.mark.parametrize(
     "route",
-    [routes.ENVELOPE, routes.LEAVES, routes.TOKENS, routes.HAVE, routes.ATTESTATIONS, routes.RELATED],
+    [
+        routes.ENVELOPE,
+        routes.LEAVES,
+        routes.TOKENS,
+        routes.HAVE,
+        routes.DESCRIPTION,
+        routes.ATTESTATIONS,
+        routes.RELATED,
+    ],
 )
 async def test_a_request_touches_the_same_files_for_both(limited: Node, getter: Node, route: str) -> None:
     async with limited.serving(), secured(getter, limited, "http/1.1") as connection:

@@ -31,6 +31,7 @@ VERBS = [
     ("get", "GET", routes.path(routes.LEAVES, SEEN.id)),
     ("get", "GET", routes.path(routes.TOKENS, SEEN.id)),
     ("get", "GET", routes.path(routes.HAVE, SEEN.id)),
+    ("get", "GET", routes.path(routes.DESCRIPTION, SEEN.id)),
     ("get", "GET", routes.path(routes.ATTESTATIONS, SEEN.id)),
     ("get", "GET", routes.path(routes.RELATED, SEEN.id)),
     ("push", "POST", routes.OFFERS),
@@ -137,7 +138,7 @@ def limited(provider: Node, getter: Node) -> Node:
 
 
 @pytest.mark.parametrize(
-    "route", [routes.ENVELOPE, routes.LEAVES, routes.TOKENS, routes.ATTESTATIONS, routes.RELATED]
+    "route", [routes.ENVELOPE, routes.LEAVES, routes.TOKENS, routes.DESCRIPTION, routes.ATTESTATIONS, routes.RELATED]
 )
 async def test_an_artifact_out_of_sight_and_one_that_is_absent_get_the_same_answer(
     limited: Node, getter: Node, route: str

@@ -171,6 +171,14 @@ def test_leading_leaves_are_those_of_whole_blocks(layout: Layout) -> None:
         assert blocks == layout.full_blocks or not behind
 
 
+@given(layouts())
+def test_the_first_block_has_the_first_leaves(layout: Layout) -> None:
+    spans, count = list(layout.chunks()), layout.first_block_leaves
+    assert all(span.block == 0 or span.group == LOGITS_GROUP for span in spans[:count])
+    attention = {group.name for group in layout.groups if isinstance(group, Group)}
+    assert not any(span.block == 0 and span.group in attention for span in spans[count:])
+
+
 def test_a_snapshot_that_only_the_end_puts_there_stands_behind_the_block() -> None:
     layout = Layout(26, 4, (STATES, replace(FULL, layers=(0,))), 3, DType.F32)
     names = [(span.block, span.group) for span in layout.chunks()]

@@ -11,6 +11,7 @@ from kvsync.peer.chunk_file import ChunkFile
 from kvsync.peer.control import ControlLane
 from kvsync.peer.server import PeerServer
 from kvsync.peer.stream import Stream
+from kvsync.store import StoredArtifact
 from kvsync_protocol.bulk import BulkRequest
 from kvsync_protocol.digest import ArtifactId
 from kvsync_protocol.signing import PublicKey
@@ -31,33 +32,35 @@ class Faults:
     tokens: Change | None = None
     refs: Change | None = None
     have: Change | None = None
+    description: Change | None = None
     chunk: SendChunk | None = None
     leaves: set[int] | None = None
-    served: list[str] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
 
 
 class FaultyControl(ControlLane):
     faults = Faults()
 
-    def _changed(self, what: str, data: bytes, change: Change | None) -> bytes:
-        self.faults.served.append(what)
+    def _changed(self, data: bytes, change: Change | None) -> bytes:
         return change(data) if change is not None else data
 
-    def envelope(self, artifact: ArtifactId) -> bytes:
-        return self._changed("envelope", super().envelope(artifact), self.faults.envelope)
+    def envelope(self, stored: StoredArtifact) -> bytes:
+        return self._changed(super().envelope(stored), self.faults.envelope)
 
-    def leaves(self, artifact: ArtifactId) -> bytes:
-        return self._changed("leaves", super().leaves(artifact), self.faults.leaf_table)
+    def leaves(self, stored: StoredArtifact) -> bytes:
+        return self._changed(super().leaves(stored), self.faults.leaf_table)
 
-    def tokens(self, artifact: ArtifactId) -> bytes:
-        return self._changed("tokens", super().tokens(artifact), self.faults.tokens)
+    def tokens(self, stored: StoredArtifact) -> bytes:
+        return self._changed(super().tokens(stored), self.faults.tokens)
 
     def have(self, artifact: ArtifactId) -> bytes:
-        return self._changed("have", super().have(artifact), self.faults.have)
+        return self._changed(super().have(artifact), self.faults.have)
+
+    def description(self, artifact: ArtifactId) -> bytes:
+        return self._changed(super().description(artifact), self.faults.description)
 
     def refs(self, key: PublicKey, name: str, after: str) -> bytes:
-        return self._changed("refs", super().refs(key, name, after), self.faults.refs)
+        return self._changed(super().refs(key, name, after), self.faults.refs)
 
 
 class FaultySession(BulkSession):

@@ -9,6 +9,7 @@ import pytest
 
 from kvsync.errors import UnavailableError
 from kvsync.peer.identity import NodeIdentity
+from kvsync_protocol import parts
 from kvsync_protocol.messages import Hello
 from tests.sync.nodes import Node
 
@@ -22,7 +23,7 @@ async def test_a_byte_now_and_then_is_as_good_as_nothing(provider: Node, getter:
             if b"/hello " in asked:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(HELLO), HELLO))
                 await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + parts.LENGTH.pack(90000))
             while not writer.is_closing():
                 writer.write(b" ")
                 await writer.drain()

@@ -174,7 +174,7 @@ async def test_an_expired_name_is_not_followed(provider: Node, getter: Node, mak
     assert caught.value.code == "trust.expired"
 
 
-async def test_fingerprints_are_compared_before_anything_is_fetched(
+async def test_fingerprints_are_compared_before_any_chunk_is_fetched(
     provider: Node, getter: Node, make_artifact: Make, make_fingerprints: Prints
 ) -> None:
     artifact = make_artifact(prints=make_fingerprints(model="theirs"))
@@ -183,7 +183,7 @@ async def test_fingerprints_are_compared_before_anything_is_fetched(
     async with provider.serving(partial(FaultyServer, faults=faults)):
         with pytest.raises(MismatchError) as caught:
             await getter.pull(provider, artifact.id, fingerprints=make_fingerprints(model="ours"))
-    assert faults.served == ["envelope"]
+    assert faults.chunks == []
     assert caught.value.code == "mismatch.compatibility"
     assert caught.value.fields["differing"] == ["weights"]
 
@@ -329,7 +329,7 @@ async def test_a_getter_that_trusts_no_signer_takes_nothing(
     async with provider.serving(partial(FaultyServer, faults=faults)):
         with pytest.raises(TrustError) as caught:
             await stranger.pull(provider, artifact.id)
-    assert faults.served == ["envelope"]
+    assert faults.chunks == []
     assert caught.value.code == "trust.untrusted_signer"
 
 

@@ -46,6 +46,28 @@ def test_one_provider_is_asked_for_everything_in_order() -> None:
     assert share.is_over
 
 
+def test_nothing_shares_the_line_with_the_first_block() -> None:
+    plan = plan_of(6)
+    share = plan.join("one")
+    share.leading = 2
+    assert [share.take() for _ in range(4)] == [0, 1, None, None]
+    share.done(1, 100)
+    assert share.take() is None
+    share.put_back(0)
+    assert [share.take(), share.take()] == [0, None]
+    share.arrived(0)  # to be decoded and verified, which needs no line
+    assert [share.take(), share.take()] == [2, 3]
+    share.done(0, 100)
+    assert share.take() == 4
+
+
+def test_the_first_block_holds_nothing_up_where_several_provide() -> None:
+    plan = plan_of(6)
+    one, other = plan.join("one"), plan.join("other")
+    one.leading = other.leading = 2
+    assert None not in [share.take() for share in (one, other, one, other, one, other)]
+
+
 def test_what_fewest_have_is_taken_first() -> None:
     plan = plan_of(9)
     few, some = plan.join("few", b"1"), plan.join("some", b"2")
