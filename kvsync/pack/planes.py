@@ -1,15 +1,16 @@
 """The `planes` encoding: exponents, relative to their channel, entropy-coded; the rest sent as it is (PLANES.md).
 
-    number      s eeeeeeee mmmmmmm                     (the upper half of an F32; an F16 in the same places)
-    minus       the centre of its segment and channel, mod 2^16: exponents become small offsets
+    number      s eeeeeeee mmmmmmm                     (the upper half of an F32; an F16 in the same places;
+                                                       an F8 is all field)
+    minus       the centre of its segment and channel, mod its range: exponents become small offsets
     fields      bits 14 … 7, one byte a number         ─► zstd as an entropy coder
     rest        bits 15 and 6 … 0, one byte a number   ─► noise, as a rule sent plain
     lower       the lower half of an F32               ─► noise
 
-Subtraction mod 2^16 is lossless for any bytes, so NaNs and zeros need no exceptions. Which bytes are numbers, and
+Such a subtraction is lossless for any bytes, so NaNs and zeros need no exceptions. Which bytes are numbers, and
 which numbers share a centre, follows from the signed geometry; a body says only how long its planes are, and these
-lengths are checked against it. zstd's fast strategy with a tiny hash table hardly looks for matches, which mantissas
-do not have, and codes literals, one table every 128 KiB. Knows nothing of digests.
+lengths are checked against it. Numbers go through all steps piece by piece, in the CPU's cache. Knows nothing of
+digests.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from math import prod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB
 
 Words = npt.NDArray[np.uint16]
+Numbers = npt.NDArray[Any]
+"""Words, or numbers of one byte."""
 
 PIECE: Final = 128 * KiB
 """Numbers taken through all steps at once."""
@@ -69,6 +72,19 @@ class PlaneCoder:
         return self._body.data[: self._filled]
 
     def _split(self, data: memoryview, section: Section) -> Iterator[Bytes]:
+        if section.bytes_each == 1:
+            return self._split_bytes(data, section)
+        return self._split_words(data, section)
+
+    def _split_bytes(self, data: memoryview, section: Section) -> Iterator[Bytes]:
+        numbers = np.frombuffer(data, np.uint8, section.numbers, section.start)
+        centres, fields = _centres(numbers, section), self._plane(0, section.numbers)
+        yield centres
+        for piece in _pieces(section, centres):
+            _shift(np.subtract, numbers, piece, fields)
+        yield fields
+
+    def _split_words(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         count, wide = section.numbers, section.bytes_each == 4
         words = np.frombuffer(data, "<u2", count * section.bytes_each // 2, section.start)
         centres = _centres(words[1::2] if wide else words, section)
@@ -134,6 +150,19 @@ class PlaneCoder:
         reader.done()
 
     def _join(self, reader: _Body, section: Section, out: memoryview) -> None:
+        if section.bytes_each == 1:
+            self._join_bytes(reader, section, out)
+        else:
+            self._join_words(reader, section, out)
+
+    def _join_bytes(self, reader: _Body, section: Section, out: memoryview) -> None:
+        centres = reader.plane(np.empty(section.centres, np.uint8))
+        fields = reader.plane(self._plane(0, section.numbers))
+        into = np.frombuffer(out, np.uint8, section.numbers, section.start)
+        for piece in _pieces(section, centres):
+            _shift(np.add, fields, piece, into)
+
+    def _join_words(self, reader: _Body, section: Section, out: memoryview) -> None:
         count, wide = section.numbers, section.bytes_each == 4
         centres = reader.plane(np.empty(2 * section.centres, np.uint8)).view("<u2")
         fields, rest = reader.plane(self._plane(0, count)), reader.plane(self._plane(1, count))
@@ -200,30 +229,35 @@ class Piece(NamedTuple):
 
     span: slice
     rows: tuple[int, ...]
-    under: Words
+    under: Numbers
 
     @property
     def numbers(self) -> int:
         return prod(self.rows)
 
 
-def _pieces(section: Section, centres: Words) -> Iterator[Piece]:
+def _shift(step: np.ufunc, numbers: Bytes, piece: Piece, out: Bytes) -> None:
+    """`numbers` of a piece plus or minus their centres."""
+    step(numbers[piece.span].reshape(piece.rows), piece.under, out[piece.span].reshape(piece.rows))
+
+
+def _pieces(section: Section, centres: Numbers) -> Iterator[Piece]:
     """All numbers of a section, in order."""
     at = 0
     for run in section.runs:
-        yield from _uncentred(at, run.first)
+        yield from _uncentred(at, run.first, centres.dtype)
         yield from _centred(run, centres[: run.centres])
         at, centres = run.first + run.numbers, centres[run.centres :]
-    yield from _uncentred(at, section.numbers)
+    yield from _uncentred(at, section.numbers, centres.dtype)
 
 
-def _uncentred(first: int, stop: int) -> Iterator[Piece]:
+def _uncentred(first: int, stop: int, kind: np.dtype[Any]) -> Iterator[Piece]:
     for at in range(first, stop, PIECE):
         size = min(PIECE, stop - at)
-        yield Piece(slice(at, at + size), (size,), np.zeros(1, _WORD))
+        yield Piece(slice(at, at + size), (size,), np.zeros(1, kind))
 
 
-def _centred(run: Run, centres: Words) -> Iterator[Piece]:
+def _centred(run: Run, centres: Numbers) -> Iterator[Piece]:
     """Whole segments where some fit into a piece, else whole rows of one."""
     fold = _fold(run)
     length, width = run.rows // fold, run.width * fold
@@ -246,25 +280,35 @@ def _fold(run: Run) -> int:
     return fold
 
 
-def _centres(words: Words, section: Section) -> Words:
+def _centres(words: Numbers, section: Section) -> Numbers:
     """About the mean of every channel's magnitudes, as bits: a piecewise linear logarithm."""
     found = [_means(words[run.first : run.first + run.numbers], run) for run in section.runs]
-    return np.concatenate(found, dtype=_WORD) if found else np.empty(0, _WORD)
+    return np.concatenate(found, dtype=words.dtype) if found else np.empty(0, words.dtype)
 
 
-def _means(words: Words, run: Run) -> Words:
+def _means(words: Numbers, run: Run) -> Numbers:
     fold = _fold(run)
     rows = words.reshape(run.segments, run.rows // fold, run.width * fold)
     rows = rows[:, :: -(-run.rows // _SAMPLED_ROWS)]
     sums = np.empty((run.segments, run.width * fold), _WORD)
     group = PIECE // (rows.shape[1] * rows.shape[2]) or 1
     for at in range(0, run.segments, group):
-        exponents = np.right_shift(rows[at : at + group], _WORD(7))
-        np.bitwise_and(exponents, _WORD(0xFF), exponents)
-        np.add.reduce(exponents, axis=1, dtype=_WORD, out=sums[at : at + group])
+        np.add.reduce(_magnitudes(rows[at : at + group]), axis=1, dtype=_WORD, out=sums[at : at + group])
     total = np.add.reduce(sums.reshape(-1, fold, run.width), axis=1, dtype=np.uint32).reshape(-1)
-    steps: Words = (total * 128 // (rows.shape[1] * fold) + 64 + _STEP // 2) // _STEP
-    return steps.astype(_WORD) * _WORD(_STEP)
+    count = rows.shape[1] * fold
+    if words.itemsize == 1:
+        means: Bytes = ((total + count // 2) // count).astype(np.uint8)
+        return means
+    steps: Words = ((total * 128 // count + 64 + _STEP // 2) // _STEP).astype(_WORD)
+    return steps * _WORD(_STEP)
+
+
+def _magnitudes(rows: Numbers) -> Numbers:
+    """A number of one byte without its sign, a word's field: no more than 255 either way."""
+    if rows.itemsize == 1:
+        return rows & np.uint8(0x7F)
+    shifted = np.right_shift(rows, _WORD(7))
+    return np.bitwise_and(shifted, _WORD(0xFF), shifted)
 
 
 def _most(shape: ChunkShape) -> int:

@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`numbers` numbers of `bytes_each` (2 or 4) bytes from byte `start` of the chunk on."""
+    """`numbers` numbers of `bytes_each` (1, 2 or 4) bytes from byte `start` of the chunk on."""
 
     start: int
     bytes_each: int

@@ -27,11 +27,13 @@ class DType(enum.Enum):
     F32 = "F32"
     F16 = "F16"
     BF16 = "BF16"
+    F8_E4M3 = "F8_E4M3"
+    F8_E5M2 = "F8_E5M2"
 
     @property
     def size(self) -> int:
         """Bytes per element."""
-        return 4 if self is DType.F32 else 2
+        return {"F32": 4, "F16": 2, "BF16": 2}.get(self.value, 1)
 
     @classmethod
     def parse(cls, fields: Fields) -> DType:

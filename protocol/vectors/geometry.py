@@ -179,7 +179,7 @@ def _malformed(c: Cases) -> None:
         ("no window where attention slides", "layout.window", shape([group("local", [0], kind="sliding")])),
         ("a window of 1", "manifest.range", shape([sliding("local", [0], 1)])),
         ("a layer kind of the future", "version.layer_kind", shape([group("state", [0], kind="telepathic")])),
-        ("a dtype of the future", "version.dtype", shape([group("full", [0], dtype="F8_E4M3")])),
+        ("a dtype of the future", "version.dtype", shape([group("full", [0], dtype="F4")])),
         ("a member too many", "manifest.unknown", shape([group("full", [0], rotated=True)])),
         ("a member too few", "manifest.missing", shape([{k: v for k, v in one.items() if k != "value_dim"}])),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import geometry
 import reference as ref
@@ -10,6 +11,8 @@ from cases import Cases
 
 CENTRE = 0x3F80
 """Any centre decodes; this is that of 1.0."""
+NARROW_CENTRE = 0x38
+"""The same of an F8_E4M3."""
 
 
 def planes() -> Cases:
@@ -22,6 +25,11 @@ def planes() -> Cases:
     upper = geometry.shape([geometry.group("full", [0], dtype="F32")], tokens=64, block_tokens=64)
     _chunk(c, "F32: centres for the upper halves", upper, 0, [2, 2])
     _chunk(c, "logits in F32", upper, 1, [])
+    narrow = geometry.shape(
+        [geometry.group("full", [0], key_dim=2, value_dim=3, dtype="F8_E4M3")], tokens=64, block_tokens=64
+    )
+    _narrow(c, "F8: all of a number is field", narrow, [2, 3], lambda i: i * 37 % 251)
+    _narrow(c, "F8: fields in a zstd frame", narrow, [2, 3], lambda _: NARROW_CENTRE)
     return c
 
 
@@ -47,6 +55,18 @@ def _chunk(
         body += _plane(b"".join(data[at : at + 2] for at in range(header, size, 4)))
     body += _plane(data[:header])
     c.ok(f"{name} (block {block})", "planes", ref.sha256(data).hex(), layout=given, index=index, body=body)
+
+
+def _narrow(c: Cases, name: str, given: dict[str, object], widths: list[int], number: Callable[[int], int]) -> None:
+    """The first chunk of a layout with numbers of one byte; `number` makes them."""
+    size = geometry.chunks(given)[0][3]
+    numbers = bytes(number(i) for i in range(size - 384))
+    data = bytes(384) + numbers
+    fields = bytes((each - NARROW_CENTRE) % 2**8 for each in numbers)
+    body = _plane(bytes([NARROW_CENTRE]) * sum(widths))
+    body += _plane(fields, _frame(fields) if len(set(fields)) == 1 else None)
+    body += _plane(data[:384])
+    c.ok(name, "planes", ref.sha256(data).hex(), layout=given, index=0, body=body)
 
 
 def _plane(plane: bytes, packed: bytes | None = None) -> bytes:

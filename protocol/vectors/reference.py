@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 CHUNK = 4 * 1024 * 1024
 IN_TOTO = "application/vnd.in-toto+json"
 REF = "application/vnd.kvsync.ref+json"
-SIZES = {"F32": 4, "F16": 2, "BF16": 2}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
 Json = dict[str, Any]
 
 

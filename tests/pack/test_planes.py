@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +119,23 @@ def test_chunks_that_cut_a_tensor_in_two_come_back(layout: Layout) -> None:
         codec.decode(memoryview(bytes(body)), encoding, memoryview(out), shape)
         assert out == data
         assert encoding is (Encoding.PLANES if span.group == "full" else encoding)
+
+
+@pytest.mark.parametrize(("dtype", "ratio"), [(DType.F8_E4M3, 1.15), (DType.F8_E5M2, 1.4)])
+def test_numbers_of_one_byte_are_coded_whole(dtype: DType, ratio: float) -> None:
+    """Normal deviates of channels between a quarter and four, as torch rounds them."""
+    layout = Layout(256, 256, (Group("full", LayerKind.FULL, (0,), 8, 64, 64, dtype),), 1000, DType.F32)
+    shape = leaf_shape(layout, 0)
+    (section,) = shape.sections
+    random = np.random.default_rng(8)
+    scale = np.float32(2) ** random.uniform(-2, 2, (section.numbers // 64 // 256, 1, 64)).astype(np.float32)
+    values = torch.from_numpy(random.normal(0, 1, (len(scale), 256, 64)).astype(np.float32) * scale)
+    kind = {DType.F8_E4M3: torch.float8_e4m3fn, DType.F8_E5M2: torch.float8_e5m2}[dtype]
+    data = bytearray(shape.size)
+    data[section.start : section.stop] = values.to(kind).view(torch.uint8).numpy().tobytes()
+    body = PlaneCoder().encode(memoryview(data), shape)
+    assert len(body) * ratio < shape.size
+    assert decoded(body, shape) == data
 
 
 def test_one_channel_of_other_magnitude_than_the_next_costs_nothing() -> None:

@@ -9,14 +9,22 @@ import torch
 from kvsync.errors import EngineError
 from kvsync_protocol.layout import DType
 
-TO_TORCH: Final = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
-_FROM_TORCH: Final = {there: here for here, there in TO_TORCH.items()}
+TO_TORCH: Final = {
+    DType.F32: torch.float32,
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.F8_E4M3: torch.float8_e4m3fn,
+    DType.F8_E5M2: torch.float8_e5m2,
+}
+_COMPUTED: Final = (DType.F32, DType.F16, DType.BF16)
+"""What models compute in; caches of one byte a number come from other engines."""
+_FROM_TORCH: Final = {TO_TORCH[here]: here for here in _COMPUTED}
 
 
 def from_torch(dtype: torch.dtype) -> DType:
-    """Raises EngineError `engine.dtype` for a type that no artifact can hold."""
+    """Raises EngineError `engine.dtype` for a type that no model computes in here."""
     if dtype not in _FROM_TORCH:
-        raise EngineError("engine.dtype", f"tensors of {dtype} cannot be stored", hint="use F32, BF16 or F16")
+        raise EngineError("engine.dtype", f"states of {dtype} are not captured", hint="use F32, BF16 or F16")
     return _FROM_TORCH[dtype]
 
 
