@@ -216,7 +216,7 @@ class Settings:
     accept: str = "equal"
     """`equal`, or `canary` to accept other version strings when the canary agrees."""
     streams: int = 2
-    """Bulk connections per transfer; twice as many on a far line, and where chunks are encoded."""
+    """Bulk connections per transfer; twice as many on a far line."""
     encoding: str = "identity"
     """On the wire only: `identity`, `zstd`, `planes`, or `auto` to encode where the link is slower than the codec."""
     transfer_deadline_s: int = 3600

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -79,7 +80,7 @@ class BulkConnection:
         self._stream: Stream | None = None
         self._opening: socket.socket | None = None
         self._aborted = False
-        self._asked: BulkRequest | None = None
+        self._asked: deque[BulkRequest] = deque()
         self._chunk = buffer(MAX_CHUNK_BYTES)
         self._body: memoryview | None = None  # for encoded bodies only
         self._codec = Codec()
@@ -170,10 +171,10 @@ class BulkConnection:
         return self._stream is not None
 
     def ask(self, artifact: ArtifactId, index: int, encoding: Encoding) -> None:
-        """Request a chunk; `receive` takes the answer, before anything else is asked for or sent."""
+        """Request a chunk; `receive` takes the answers, in order."""
         request = BulkRequest(Verb.GET, artifact, index, encoding)
         self._opened().write_frame(request.encode())
-        self._asked = request
+        self._asked.append(request)
 
     def receive(
         self, size: int, shape: ChunkShape | None = None, arrived: Callable[[], None] = lambda: None
@@ -225,8 +226,9 @@ class BulkConnection:
         """
 
         def request(encoding: Encoding, length: int) -> bytes:
-            self._asked = BulkRequest(Verb.PUT, artifact, index, encoding, length)
-            return self._asked.encode()
+            asked = BulkRequest(Verb.PUT, artifact, index, encoding, length)
+            self._asked.append(asked)
+            return asked.encode()
 
         return send_chunk(self._opened(), request, chunk, encoding, shape, self._codec, self._chunk)
 
@@ -258,21 +260,20 @@ class BulkConnection:
                 opening.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """A request without an answer is forgotten; `open` may be called again."""
-        self._asked = None
+        """Requests without an answer are forgotten; `open` may be called again."""
+        self._asked.clear()
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
     def _reply(self) -> tuple[BulkReply, BulkRequest]:
-        stream, asked = self._opened(), self._asked
-        if asked is None:
+        stream = self._opened()
+        if not self._asked:
             raise UsageError("peer.nothing_asked", "nothing was asked for on this connection")
         frame = stream.read_frame(REPLY_BYTES)
         if frame is None:
             raise closed()
-        self._asked = None
-        return BulkReply.decode(frame), asked
+        return BulkReply.decode(frame), self._asked.popleft()
 
     def _opened(self) -> Stream:
         if self._stream is None:

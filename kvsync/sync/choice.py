@@ -85,22 +85,22 @@ class EncodingChoice:
 
 
 class StreamEncoder:
-    """One stream's use of the choice: what its chunk under way was asked for."""
+    """One stream's use of the choice: what its chunks under way were asked for, the oldest first."""
 
     def __init__(self, choice: EncodingChoice, layout: Layout) -> None:
         self._choice = choice
         self._layout = layout
-        self._asked = Encoding.IDENTITY
+        self._asked: dict[int, Encoding] = {}
 
-    def choose(self) -> Encoding:
-        """For the next chunk."""
-        self._asked = self._choice.take()
-        return self._asked
+    def choose(self, index: int) -> Encoding:
+        """For a chunk that is asked for next."""
+        asked = self._asked[index] = self._choice.take()
+        return asked
 
     def shape(self, index: int) -> ChunkShape | None:
-        """What chunk `index` consists of, if the encoding just chosen has to know."""
-        return leaf_shape(self._layout, index) if self._asked is Encoding.PLANES else None
+        """What a chunk consists of, if the encoding chosen for it has to know."""
+        return leaf_shape(self._layout, index) if self._asked[index] is Encoding.PLANES else None
 
-    def finished(self, size: int) -> None:
-        """The chunk just chosen for is here."""
-        self._choice.finished(self._asked, size)
+    def finished(self, index: int, size: int) -> None:
+        """The chunk is here."""
+        self._choice.finished(self._asked.pop(index), size)

@@ -188,18 +188,20 @@ class _PullStream(Stream):
     def __init__(
         self, share: Share, connection: BulkConnection, contact: Contact, draft: PullDraft, layout: Layout
     ) -> None:
-        super().__init__(share, connection)
+        super().__init__(share, connection, ahead=contact.begins_ahead)
         self._contact = contact
         self._draft = draft
         self._encoder = StreamEncoder(contact.choice, layout)
 
-    def move(self, index: int) -> int:
+    def begin(self, index: int) -> None:
+        self.connection.ask(self._draft.artifact, index, self._encoder.choose(index))
+
+    def finish(self, index: int) -> int:
         size = self.plan.leaf(index).size
-        self.connection.ask(self._draft.artifact, index, self._encoder.choose())
         arrived = partial(self.share.arrived, index)
         pieces, wire = self.connection.receive(size, self._encoder.shape(index), arrived)
         self._draft.put_pieces(index, self._wanted(index, pieces))
-        self._encoder.finished(size)
+        self._encoder.finished(index, size)
         return wire
 
     def refused(self, index: int, error: IntegrityError | MalformedError) -> None:

@@ -159,16 +159,19 @@ class _PushStream(Stream):
     def __init__(
         self, share: Share, connection: BulkConnection, contact: Contact, store: Store, stored: StoredArtifact
     ) -> None:
-        super().__init__(share, connection)
+        super().__init__(share, connection, ahead=contact.begins_ahead)
         self._store = store
         self._artifact = stored.artifact
+        self._sent: dict[int, int] = {}
         self._encoder = StreamEncoder(contact.choice, stored.manifest.layout)
 
-    def move(self, index: int) -> int:
+    def begin(self, index: int) -> None:
         leaf = self.plan.leaf(index)
-        encoding, shape = self._encoder.choose(), self._encoder.shape(index)
+        encoding, shape = self._encoder.choose(index), self._encoder.shape(index)
         with ChunkFile(self._store, leaf) as chunk:
-            wire = self.connection.send(self._artifact, index, chunk, encoding, shape)
+            self._sent[index] = self.connection.send(self._artifact, index, chunk, encoding, shape)
+
+    def finish(self, index: int) -> int:
         self.connection.confirm()
-        self._encoder.finished(leaf.size)
-        return wire
+        self._encoder.finished(index, self.plan.leaf(index).size)
+        return self._sent.pop(index)

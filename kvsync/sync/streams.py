@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -36,19 +37,27 @@ class SupersededError(Exception):
 class Stream(ABC):
     """Moves chunks of a share over one bulk connection until there are none. `run` blocks."""
 
-    def __init__(self, share: Share, connection: BulkConnection) -> None:
+    def __init__(self, share: Share, connection: BulkConnection, *, ahead: bool = False) -> None:
         self.share = share
         self.plan = share.plan
         self.connection = connection
-        self.under_way: int | None = None
-        """The one chunk that a kill would lose. A second one asked for ahead would make it two; on long lines more
-        streams fill the gap between an answer and the next request instead (`Contact.streams`)."""
+        self.under_way: deque[int] = deque()
+        """Chunks begun, the oldest first: what a kill would lose. One, or two with `ahead`."""
+        self._ahead = ahead
+        self._at: int | None = None  # which of them the latest step was about
         self._moved = 0
         self._stopping = threading.Event()
 
     @abstractmethod
-    def move(self, index: int) -> int:
-        """Fetch or send chunk `index`; its bytes on the wire. May raise SupersededError."""
+    def begin(self, index: int) -> None:
+        """Ask for chunk `index`, or send it."""
+
+    @abstractmethod
+    def finish(self, index: int) -> int:
+        """Fetch chunk `index`, or wait for the other side's word on it; its bytes on the wire.
+
+        It is the oldest begun. May raise SupersededError.
+        """
 
     def run(self) -> None:
         """Raises what ends the provider's part; a broken connection is first tried again."""
@@ -84,6 +93,7 @@ class Stream(ABC):
     def _session(self) -> None:
         while not self._stopping.is_set():
             if self._paused:
+                self._put_back()
                 self.connection.close()
                 self._stopping.wait(_PAUSE_S)
                 continue
@@ -91,17 +101,29 @@ class Stream(ABC):
                 if not self.share.wait(self._stopping):
                     return
                 self.connection.open()
-            index = self.share.take()
-            if index is not None:
-                self.under_way = index
-                wire = self.move(index)
-                self.under_way = None
-                self.share.done(index, wire, encrypted=self.connection.is_encrypted)
-                self._moved += 1
+            self._begin()
+            if self.under_way:
+                self._finish()
             elif not self.share.wait(self._stopping, IDLE_S):
                 if self.share.is_over:
                     return
                 self.connection.close()
+
+    def _begin(self) -> None:
+        """As many chunks as may be under way at once."""
+        while len(self.under_way) <= self._ahead:
+            index = self._at = self.share.take()
+            if index is None:
+                return
+            self.under_way.append(index)
+            self.begin(index)
+
+    def _finish(self) -> None:
+        index = self._at = self.under_way[0]
+        wire = self.finish(index)
+        self.under_way.popleft()
+        self.share.done(index, wire, encrypted=self.connection.is_encrypted)
+        self._moved += 1
 
     @property
     def _paused(self) -> bool:
@@ -110,13 +132,14 @@ class Stream(ABC):
     def _start_over(self, error: IntegrityError | MalformedError | NotFoundError | None) -> None:
         """After a fault the connection's place in the conversation is unknown: begin a new one."""
         self.connection.close()
-        index = self.under_way
+        index = self._at if self._at in self.under_way else None
         if error is None:
             self._put_back()
             return
         if index is None:
             raise error
-        self.under_way = None
+        self.under_way.remove(index)
+        self._put_back()
         if isinstance(error, NotFoundError):
             self.share.gone(index, error)
         elif not self.connection.is_encrypted:
@@ -128,9 +151,8 @@ class Stream(ABC):
 
     def _put_back(self) -> None:
         """Return what was taken and not moved."""
-        index, self.under_way = self.under_way, None
-        if index is not None:
-            self.share.put_back(index)
+        while self.under_way:
+            self.share.put_back(self.under_way.pop())
 
     def refused(self, index: int, error: IntegrityError | MalformedError) -> None:
         """What came for chunk `index` was wrong. Raises as `Share.refused`."""

@@ -32,9 +32,8 @@ from kvsync_protocol.manifest import Manifest
 R = TypeVar("R", bound=Report)
 
 PAUSE_LOOK_S: Final = 0.25
-WAITING_STREAMS: Final = 2
-"""Streams for each one of the settings where a chunk's bytes leave the line idle before and after: on a far line, and
-where they are encoded and decoded."""
+FAR_STREAMS: Final = 2
+"""Streams for each one of the settings on a far line, which is idle between an answer and the next request."""
 
 
 class Transfer:
@@ -166,8 +165,15 @@ class Contact:
         """To this peer, for so many chunks; more where the line would be idle while each of them waits."""
         settings = self.transfer.settings
         wanted = -(-settings.streams // len(self.transfer.peers))
-        waits = self.client.is_far or settings.encoding != "identity"
-        return min(wanted * WAITING_STREAMS if waits else wanted, chunks)
+        return min(wanted * FAR_STREAMS if self.client.is_far else wanted, chunks)
+
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether a stream begins its next chunk before the one under way is done.
+
+        While a chunk is encoded or decoded the line is idle; on a far one other streams fill it.
+        """
+        return self.transfer.settings.encoding != "identity" and not self.client.is_far
 
     async def close_unused(self) -> None:
         """Those that no stream took."""

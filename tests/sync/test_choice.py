@@ -101,9 +101,9 @@ def test_a_clock_that_stands_still_is_no_division_by_zero() -> None:
 def test_a_stream_knows_the_shape_only_of_what_it_asked_for_in_planes() -> None:
     layout = Layout(8, 4, (Group("full", LayerKind.FULL, (0,), 1, 4, 4, DType.BF16),), 9, DType.F32)
     plain, planes = (StreamEncoder(EncodingChoice(setting), layout) for setting in ("identity", "planes"))
-    assert (plain.choose(), planes.choose()) == (Encoding.IDENTITY, Encoding.PLANES)
+    assert (plain.choose(0), planes.choose(0)) == (Encoding.IDENTITY, Encoding.PLANES)
     assert plain.shape(0) is None
     shape = planes.shape(0)
     assert shape is not None
     assert shape.size == layout.chunk(0).size
-    planes.finished(shape.size)
+    planes.finished(0, shape.size)

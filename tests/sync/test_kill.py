@@ -101,13 +101,14 @@ async def test_a_killed_getter_loses_at_most_the_chunks_in_flight(
     check(getter, process, KILLS)
 
 
+@pytest.mark.parametrize(("encoding", "ahead"), [("identity", 1), ("zstd", 2)])
 async def test_a_killed_provider_ends_the_pull_and_a_new_one_goes_on(
-    provider: Node, getter: Node, process: ProviderProcess
+    provider: Node, getter: Node, process: ProviderProcess, encoding: str, ahead: int
 ) -> None:
     rng = random.Random(3)
     for _ in range(KILLS):
         await process.start()
-        pulling = asyncio.create_task(getter.pull(provider, ARTIFACT.id))
+        pulling = asyncio.create_task(getter.pull(provider, ARTIFACT.id, settings={"encoding": encoding}))
         await process.more(rng.randint(2, 9), pulling)
         process.kill()
         with pytest.raises(CodedError) as caught:
@@ -117,7 +118,7 @@ async def test_a_killed_provider_ends_the_pull_and_a_new_one_goes_on(
         assert getter.store.fsck().clean
     await process.start()
     await getter.pull(provider, ARTIFACT.id)
-    check(getter, process, KILLS)
+    check(getter, process, KILLS * ahead)
 
 
 async def test_a_cancelled_pull_ends_soon_and_keeps_what_it_has(

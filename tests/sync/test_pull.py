@@ -59,11 +59,20 @@ async def test_a_pulled_artifact_has_every_byte_of_the_original(
     assert sorted(seen)[-1] == ("pull", total, total, "bytes")
 
 
-@pytest.mark.parametrize("far", [False, True])
-async def test_a_connection_has_one_chunk_under_way_and_a_far_line_more_connections(
-    provider: Node, getter: Node, make_artifact: Make, monkeypatch: pytest.MonkeyPatch, far: bool
+@pytest.mark.parametrize(
+    ("far", "encoding", "ahead"),
+    [(False, "identity", False), (True, "identity", False), (False, "planes", True), (True, "planes", False)],
+)
+async def test_a_kill_loses_no_more_than_two_chunks_for_each_stream_of_the_settings(
+    provider: Node,
+    getter: Node,
+    make_artifact: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    far: bool,
+    encoding: str,
+    ahead: bool,
 ) -> None:
-    """So a kill loses one chunk a stream, whatever the line."""
+    """A far line gets twice the connections; a near one asks ahead where the line would wait for a codec."""
     if far:
         monkeypatch.setattr("kvsync.peer.client.FAR_S", 0.0)
     asked_ahead: list[int] = []
@@ -78,8 +87,8 @@ async def test_a_connection_has_one_chunk_under_way_and_a_far_line_more_connecti
     artifact = make_artifact(tokens=100)
     provider.keep(artifact)
     async with provider.serving(partial(FaultyServer, faults=Faults(chunk=look))):
-        report = await getter.pull(provider, artifact.id, settings={"streams": 3})
-    assert asked_ahead == []
+        report = await getter.pull(provider, artifact.id, settings={"streams": 3, "encoding": encoding})
+    assert bool(asked_ahead) == ahead
     assert (report.streams, len(sessions)) == ((6, 6) if far else (3, 3))
     assert report.chunks_moved == len(artifact.chunks) >= 2 * report.streams
 

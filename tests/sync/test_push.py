@@ -149,14 +149,15 @@ async def test_an_artifact_over_the_receivers_size_limit_is_refused(
     assert caught.value.code == "policy.size"
 
 
-async def test_a_damaged_chunk_here_never_arrives_there(provider: Node, getter: Node) -> None:
+@pytest.mark.parametrize("encoding", ["identity", "zstd", "planes"])
+async def test_a_damaged_chunk_here_never_arrives_there(provider: Node, getter: Node, encoding: str) -> None:
     getter.keep(ARTIFACT)
     leaf = ARTIFACT.manifest.check_leaves(ARTIFACT.leaves).leaves[2]
     file = getter.home.store_dir / "chunks" / leaf.digest.hex[:2] / leaf.digest.hex
     file.write_bytes(bytes(leaf.size))
     async with provider.serving():
         with pytest.raises(IntegrityError) as caught:
-            await getter.push(provider, ARTIFACT.id)
+            await getter.push(provider, ARTIFACT.id, settings={"encoding": encoding})
     assert caught.value.code == "integrity.chunk"
     assert caught.value.fields["index"] == 2
     assert provider.store.artifacts() == []
