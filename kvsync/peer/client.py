@@ -222,9 +222,8 @@ class PeerClient:
         return Told(envelope, manifest, await self.attestations(artifact))
 
     async def _description(self, artifact: ArtifactId, judge: Callable[[Envelope], Manifest]) -> Told:
-        path, stall = routes.path(routes.DESCRIPTION, artifact), self._settings.stall_timeout_s
-        async with self._answer("GET", path, self._deadline.remaining(), None, {}, self._address) as response:
-            body = _Body(response, stall)
+        path = routes.path(routes.DESCRIPTION, artifact)
+        async with self._answer("GET", path, None, {}, self._address) as body:
             envelope = Envelope.parse(await body.part(MAX_ENVELOPE_BYTES))
             manifest = judge(envelope)
             attestations = Attestations.parse(await body.part(MAX_JSON_BYTES)).envelopes
@@ -327,38 +326,43 @@ class PeerClient:
     async def _ask(
         self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str], address: str
     ) -> bytes:
-        stall = self._settings.stall_timeout_s
-        total = self._deadline.remaining(4 * stall + (limit + len(data or b"")) / LEAST_RATE)
-        async with self._answer(method, path, total, data, headers, address) as response:
-            return await _Body(response, stall).rest(limit)
+        async with self._answer(method, path, data, headers, address) as body:
+            return await body.rest(limit)
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, total: float, data: bytes | None, headers: dict[str, str], address: str
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a request, to be read within `total` seconds. Raises what the peer refuses it with."""
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], address: str
+    ) -> AsyncIterator[_Body]:
+        """The body of the answer to a request. Raises what the peer refuses it with.
+
+        `sock_read` alone ends neither headers that drip nor an answer that aiohttp cannot parse.
+        """
         if self._session is None:
             raise UsageError("peer.client_closed", "the client is not open")
         stall = self._settings.stall_timeout_s
         timeout = aiohttp.ClientTimeout(
-            total=total,
+            total=self._deadline.remaining(),
             sock_connect=min(CONNECT_S, stall),
             sock_read=stall,
             ceil_threshold=float("inf"),
         )
         try:
-            async with self._session.request(
-                method,
-                f"https://{address}{path}",
-                data=data,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
+            async with (
+                asyncio.timeout(4 * stall + len(data or b"") / LEAST_RATE) as beginning,
+                self._session.request(
+                    method,
+                    f"https://{address}{path}",
+                    data=data,
+                    headers=headers,
+                    timeout=timeout,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                beginning.reschedule(None)  # the body looks after itself
+                body = _Body(response, stall)
                 if response.status != 200:
-                    body = await _Body(response, stall).rest(MAX_JSON_BYTES)
-                    raise remote_error(self.peer.name, response.status, body)
-                yield response
+                    raise remote_error(self.peer.name, response.status, await body.rest(MAX_JSON_BYTES))
+                yield body
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._deadline.remaining()
             raise self._named(error) from error
@@ -425,6 +429,7 @@ class _Body:
 
     def __init__(self, response: aiohttp.ClientResponse, stall_s: float) -> None:
         self._content = response.content
+        self._stall_s = stall_s
         self._slowest = time.monotonic() + stall_s
         self._size = 0
 
@@ -454,7 +459,8 @@ class _Body:
         return bytes(found)
 
     async def _read(self, most: int) -> bytes:
-        piece = await self._content.read(most)
+        async with asyncio.timeout(self._stall_s):
+            piece = await self._content.read(most)
         self._size += len(piece)
         if time.monotonic() > self._slowest + self._size / LEAST_RATE:
             raise TimeoutError("a byte now and then is as good as nothing")

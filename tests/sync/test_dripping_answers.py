@@ -16,16 +16,27 @@ from tests.sync.nodes import Node
 HELLO = Hello("x", (), ("get",)).encode()
 
 
-async def test_a_byte_now_and_then_is_as_good_as_nothing(provider: Node, getter: Node) -> None:
+BEGINNINGS = {
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + parts.LENGTH.pack(90000), b" "),
+    "headers": (b"HTTP/1.1 200 OK\r\nX: ", b" "),
+    "nothing after a promise": (b"HTTP/1.1 100 Continue\r\n\r\n", b""),
+    "nothing after a wrong chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n0ZZ\r\n", b""),
+}
+
+
+@pytest.mark.parametrize(("beginning", "drop"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
+async def test_a_byte_now_and_then_is_as_good_as_nothing(
+    provider: Node, getter: Node, beginning: bytes, drop: bytes
+) -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             asked = await reader.readuntil(b"\r\n\r\n")
             if b"/hello " in asked:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(HELLO), HELLO))
                 await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + parts.LENGTH.pack(90000))
+            writer.write(beginning)
             while not writer.is_closing():
-                writer.write(b" ")
+                writer.write(drop)
                 await writer.drain()
                 await asyncio.sleep(0.2)
         writer.close()
@@ -36,4 +47,4 @@ async def test_a_byte_now_and_then_is_as_good_as_nothing(provider: Node, getter:
     async with server:
         with pytest.raises(UnavailableError) as caught:
             await getter.pull(provider, "f" * 64, settings={"stall_timeout_s": 1, "transfer_deadline_s": 20})
-    assert caught.value.code == "peer.stalled"
+    assert caught.value.code in ("peer.stalled", "peer.closed")  # not the deadline
