@@ -84,6 +84,7 @@ class Share:
         with self.plan.changed:
             index = self._find()
             if index is not None:
+                self._arrived.discard(index)
                 self.plan.begin(self, index)
                 self._held_since = None
             return index

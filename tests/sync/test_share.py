@@ -61,6 +61,16 @@ def test_nothing_shares_the_line_with_the_first_block() -> None:
     assert share.take() == 4
 
 
+def test_a_chunk_of_the_first_block_that_was_wrong_has_the_line_for_itself_again() -> None:
+    share = plan_of(6).join("one")
+    share.leading = 2
+    assert [share.take(), share.take()] == [0, 1]
+    share.arrived(1)
+    share.arrived(0)
+    share.refused(0, WRONG)
+    assert [share.take(), share.take()] == [0, None]
+
+
 def test_the_first_block_holds_nothing_up_where_several_provide() -> None:
     plan = plan_of(6)
     one, other = plan.join("one"), plan.join("other")
