@@ -16,9 +16,9 @@ TO_TORCH: Final = {
     DType.F8_E4M3: torch.float8_e4m3fn,
     DType.F8_E5M2: torch.float8_e5m2,
 }
-_COMPUTED: Final = (DType.F32, DType.F16, DType.BF16)
+COMPUTED: Final = (DType.F32, DType.F16, DType.BF16)
 """What models compute in; caches of one byte a number come from other engines."""
-_FROM_TORCH: Final = {TO_TORCH[here]: here for here in _COMPUTED}
+_FROM_TORCH: Final = {TO_TORCH[here]: here for here in COMPUTED}
 
 
 def from_torch(dtype: torch.dtype) -> DType:

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from kvsync.engines.transformers.assembly import assemble
 from kvsync.engines.transformers.compatibility import TOKENIZER_FILES
 from kvsync.engines.transformers.determinism import Determinism
-from kvsync.engines.transformers.dtypes import TO_TORCH, from_torch
+from kvsync.engines.transformers.dtypes import COMPUTED, TO_TORCH, from_torch
 from kvsync.engines.transformers.engine import TransformersEngine
 from kvsync.engines.transformers.layers import new_cache
 from kvsync.engines.transformers.quiet import quiet_and_offline
@@ -172,6 +172,8 @@ def _device(name: str) -> torch.device:
 
 
 def _check_dtype(dtype: DType, device: torch.device) -> None:
+    if dtype not in COMPUTED:
+        raise EngineError("engine.dtype", f"no model computes in {dtype.value} here", hint="use F32, BF16 or F16")
     if dtype is DType.BF16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise EngineError("engine.dtype", f"{device} has no bf16 arithmetic", hint="use F32 or F16")
 
