@@ -21,7 +21,7 @@ from kvsync_protocol.computation import MAX_MODELS
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
-from kvsync_protocol.layout import DType
+from kvsync_protocol.group import COMPUTED, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class OfferedModels:
 
 def _read(entry: strictjson.Fields, version: int) -> OfferedModel:
     dtype = entry.optional("dtype", lambda name: entry.string(name, limit=16))
-    if dtype is not None and dtype not in {known.value for known in DType}:
-        raise MalformedError("offered.dtype", f"dtype {dtype!r} is unknown")
+    if dtype is not None and dtype not in {known.value for known in COMPUTED}:
+        raise MalformedError("offered.dtype", f"no model computes in {dtype!r}")
     return OfferedModel(
         entry.string("name", limit=MAX_PATH_BYTES),
         Path(entry.string("path", limit=MAX_PATH_BYTES)),

@@ -17,7 +17,7 @@ from kvsync.errors import UsageError
 from kvsync_protocol.digest import Digest
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.fingerprint import Fingerprints
-from kvsync_protocol.layout import DType
+from kvsync_protocol.group import COMPUTED, DType
 from kvsync_protocol.limits import MAX_BOUNDARIES, MAX_NAME_CHARS, MAX_TOKENS, KiB, MiB
 from kvsync_protocol.ref import check_name
 from kvsync_protocol.strictjson import Fields
@@ -84,8 +84,9 @@ class ComputeParams:
         """Raises MalformedError `job.*`, `ref.name`; UsageError `job.*`."""
         fields = Fields(value, _FAMILY)
         dtype = fields.optional("dtype", lambda name: fields.string(name, limit=16))
-        if dtype is not None and dtype not in {known.value for known in DType}:
-            raise MalformedError("job.dtype", f"dtype {dtype!r} is unknown", hint=", ".join(d.value for d in DType))
+        computed = [known.value for known in COMPUTED]
+        if dtype is not None and dtype not in computed:
+            raise MalformedError("job.dtype", f"no model computes in {dtype!r}", hint=", ".join(computed))
         params = cls(
             model=Path(fields.string("model", limit=MAX_PATH_BYTES)),
             text=fields.optional("text", lambda name: _text(fields.take(name))),

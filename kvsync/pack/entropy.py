@@ -19,7 +19,6 @@ Bytes = npt.NDArray[np.uint8]
 _PARAMETERS: Final = (
     (lib.ZSTD_c_compressionLevel, 1),
     (lib.ZSTD_c_strategy, lib.ZSTD_fast),
-    (lib.ZSTD_c_minMatch, 7),
     (lib.ZSTD_c_hashLog, 6),
     (lib.ZSTD_c_windowLog, 17),
     (lib.ZSTD_c_targetLength, 1 << 17),

@@ -85,7 +85,7 @@ class EncodingChoice:
 
 
 class StreamEncoder:
-    """One stream's use of the choice: what its chunks under way were asked for, the oldest first."""
+    """One stream's use of the choice: what its chunks under way were asked for."""
 
     def __init__(self, choice: EncodingChoice, layout: Layout) -> None:
         self._choice = choice

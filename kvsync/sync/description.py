@@ -154,10 +154,8 @@ class Describing:
             return manifest
 
         told = await (client.description(artifact, judge) if here is None else client.summary(artifact, judge))
-        manifest, envelope = (
-            told.manifest,
-            told.envelope.endorsed(trusted),
-        )  # nobody's heap of other signatures is kept
+        manifest = told.manifest
+        envelope = told.envelope.endorsed(trusted)  # nobody's heap of other signatures is kept
         position = self._part.position(manifest.layout)
         if here is not None and not transfer.dry_run:
             await asyncio.to_thread(self._store.add_signatures, envelope, trusted)

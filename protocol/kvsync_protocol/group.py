@@ -44,6 +44,10 @@ class DType(enum.Enum):
         return cls(name)
 
 
+COMPUTED: Final = (DType.F32, DType.F16, DType.BF16)
+"""What models compute in; states of one byte a number are what some caches round to."""
+
+
 class LayerKind(enum.Enum):
     """How a group's layers look at the past. Anything else is refused by name."""
 

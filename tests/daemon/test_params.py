@@ -68,6 +68,7 @@ def test_the_document_is_not_shown() -> None:
         (JobKind.COMPUTE, {"model": "models/tiny", "text": "a"}, "job.model"),
         (JobKind.COMPUTE, {"model": "/m\nx", "text": "a"}, "job.range"),
         (JobKind.COMPUTE, {**MODEL, "text": "a", "dtype": "f8"}, "job.dtype"),
+        (JobKind.COMPUTE, {**MODEL, "text": "a", "dtype": "F8_E4M3"}, "job.dtype"),
         (JobKind.COMPUTE, {**MODEL, "text": "a", "name": "../a"}, "ref.name"),
         (JobKind.COMPUTE, {**MODEL, "text": "a", "template": "x"}, "digest.syntax"),
         (JobKind.COMPUTE, {**MODEL, "text": "a", "boundaries": [0]}, "job.range"),

@@ -12,6 +12,7 @@ from kvsync.peer.bulk_server import BulkLane, BulkSession
 from kvsync.peer.control import ControlLane
 from kvsync.peer.server import PeerServer
 from kvsync.peer.stream import Stream
+from kvsync_protocol import parts
 from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding, Status
 from kvsync_protocol.envelope import Envelope
 from kvsync_protocol.have import Have
@@ -49,8 +50,15 @@ class LyingControl(ControlLane):
     def refs(self, *_: Any) -> bytes:
         return RefList(self.story.refs).encode()
 
-    async def _attestations(self, request: web.Request) -> web.StreamResponse:
-        return await self._send(request, Attestations(self.story.attestations).encode(), "application/json")
+    def attestations(self, *_: Any) -> bytes:
+        return Attestations(self.story.attestations).encode()
+
+    def description(self, *_: Any) -> bytes:
+        told = self.envelope(), self.attestations(), self.leaves(), self.tokens(), self.have()
+        return parts.join(told)
+
+    async def _part(self, request: web.Request, part: Callable[..., bytes]) -> bytes:
+        return part()
 
     async def _related(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, Related(()).encode(), "application/json")

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from kvsync.errors import EngineError
-from kvsync_protocol.layout import DType
+from kvsync_protocol.group import COMPUTED, DType
 
 TO_TORCH: Final = {
     DType.F32: torch.float32,
@@ -16,8 +16,6 @@ TO_TORCH: Final = {
     DType.F8_E4M3: torch.float8_e4m3fn,
     DType.F8_E5M2: torch.float8_e5m2,
 }
-COMPUTED: Final = (DType.F32, DType.F16, DType.BF16)
-"""What models compute in; caches of one byte a number come from other engines."""
 _FROM_TORCH: Final = {TO_TORCH[here]: here for here in COMPUTED}
 
 

@@ -15,14 +15,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from kvsync.engines.transformers.assembly import assemble
 from kvsync.engines.transformers.compatibility import TOKENIZER_FILES
 from kvsync.engines.transformers.determinism import Determinism
-from kvsync.engines.transformers.dtypes import COMPUTED, TO_TORCH, from_torch
+from kvsync.engines.transformers.dtypes import TO_TORCH, from_torch
 from kvsync.engines.transformers.engine import TransformersEngine
 from kvsync.engines.transformers.layers import new_cache
 from kvsync.engines.transformers.quiet import quiet_and_offline
 from kvsync.engines.transformers.support import AUTO, check_attention, check_config
 from kvsync.engines.transformers.weights import cached_weights_digest, file_stamps, own
 from kvsync.errors import EngineError, NotFoundError
-from kvsync_protocol.layout import DType
+from kvsync_protocol.group import COMPUTED, DType
 from kvsync_protocol.limits import BLOCK_TOKENS, SNAPSHOT_BLOCKS
 
 _LOAD_ERRORS: Final = (
