@@ -29,7 +29,7 @@ from kvsync.errors import EXIT_STATUS, KvsyncError, UnavailableError, exit_statu
 from kvsync.failure import Failure
 from kvsync_protocol.digest import sha256
 from kvsync_protocol.errors import CodedError, IntegrityError, MalformedError, ProtocolError
-from kvsync_protocol.layout import DType
+from kvsync_protocol.group import COMPUTED
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 numbers = st.integers(0, 2**53 - 1)
@@ -59,7 +59,7 @@ computes = st.builds(
     ComputeParams,
     st.just(Path("/models/a b")),
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50),
-    dtype=st.none() | st.sampled_from(DType),
+    dtype=st.none() | st.sampled_from(COMPUTED),
     name=st.none() | st.just("team/handbook"),
     template=st.none() | st.just(sha256(b"template")),
     boundaries=st.lists(st.integers(1, 1000), max_size=3).map(tuple),
