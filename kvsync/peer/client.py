@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from kvsync.errors import KvsyncError, NotFoundError, UnavailableError, UsageErr
 from kvsync.keys import KeySpread, Peer, join_address
 from kvsync.keys.peers import MAX_ADDRESSES
 from kvsync.networks import Networks
+from kvsync.peer.answer_body import AnswerBody
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.clear_stream import ClearOffer
 from kvsync.peer.deadline import Deadline
@@ -37,12 +37,12 @@ from kvsync.peer.stream import LEAST_RATE, round_trip_s
 from kvsync.peer.stream_errors import stream_error
 from kvsync.peer.tls_context import asking_context
 from kvsync.peer.watch import revoked
-from kvsync_protocol import bulk, library_routes, parts, routes, unencrypted
+from kvsync_protocol import bulk, library_routes, routes, unencrypted
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.envelope import Envelope
-from kvsync_protocol.errors import CodedError, MalformedError, ProtocolError, TrustError
+from kvsync_protocol.errors import CodedError, ProtocolError, TrustError
 from kvsync_protocol.have import Have
-from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES, KiB
+from kvsync_protocol.limits import LEAF_ENTRY_BYTES, MAX_ENVELOPE_BYTES, MAX_JSON_BYTES
 from kvsync_protocol.manifest import Manifest
 from kvsync_protocol.messages import Accepted, Attestations, Commit, Hello, Missing, RefList, Related
 from kvsync_protocol.ref import check_name
@@ -332,7 +332,7 @@ class PeerClient:
     @asynccontextmanager
     async def _answer(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], address: str
-    ) -> AsyncIterator[_Body]:
+    ) -> AsyncIterator[AnswerBody]:
         """The body of the answer to a request. Raises what the peer refuses it with.
 
         `sock_read` alone ends neither headers that drip nor an answer that aiohttp cannot parse.
@@ -359,7 +359,7 @@ class PeerClient:
                 ) as response,
             ):
                 beginning.reschedule(None)  # the body looks after itself
-                body = _Body(response, stall)
+                body = AnswerBody(response, stall)
                 if response.status != 200:
                     raise remote_error(self.peer.name, response.status, await body.rest(MAX_JSON_BYTES))
                 yield body
@@ -419,49 +419,3 @@ class _PinnedConnector(aiohttp.TCPConnector):
             connection.close()
             raise
         return connection
-
-
-class _Body:
-    """An answer's body as it comes, neither longer nor slower than it may be.
-
-    Raises MalformedError `message.size`; TimeoutError when it comes too slowly.
-    """
-
-    def __init__(self, response: aiohttp.ClientResponse, stall_s: float) -> None:
-        self._content = response.content
-        self._stall_s = stall_s
-        self._slowest = time.monotonic() + stall_s
-        self._size = 0
-
-    async def rest(self, limit: int) -> bytes:
-        """All that is left."""
-        found = bytearray()
-        while piece := await self._read(256 * KiB):
-            found += piece
-            if len(found) > limit:
-                raise MalformedError("message.size", f"an answer of more than {limit} bytes")
-        return bytes(found)
-
-    async def part(self, limit: int) -> bytes:
-        """The next of several parts."""
-        (length,) = parts.LENGTH.unpack(await self._exactly(parts.LENGTH.size))
-        if length > limit:
-            raise MalformedError("message.size", f"a part of {length} bytes, of at most {limit}")
-        return await self._exactly(length)
-
-    async def _exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            piece = await self._read(size - len(found))
-            if not piece:
-                raise MalformedError("message.size", "an answer that ends within a part")
-            found += piece
-        return bytes(found)
-
-    async def _read(self, most: int) -> bytes:
-        async with asyncio.timeout(self._stall_s):
-            piece = await self._content.read(most)
-        self._size += len(piece)
-        if time.monotonic() > self._slowest + self._size / LEAST_RATE:
-            raise TimeoutError("a byte now and then is as good as nothing")
-        return piece
