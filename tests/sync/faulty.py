@@ -38,6 +38,11 @@ class Faults:
     chunks: list[int] = field(default_factory=list)
 
 
+def envelope_alone(description: bytes) -> bytes:
+    """A description cut after its first part: who reads on fails with `message.size`."""
+    return description[: 4 + int.from_bytes(description[:4])]
+
+
 class FaultyControl(ControlLane):
     faults = Faults()
 

@@ -17,7 +17,7 @@ from kvsync_protocol.messages import RefList
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact
-from tests.sync.faulty import Faults, FaultyServer, FaultySession
+from tests.sync.faulty import Faults, FaultyServer, FaultySession, envelope_alone
 from tests.sync.lies import ARTIFACT, CHUNK_LIES, OTHER, bomb, plain, wrong_bytes
 from tests.sync.nodes import Node
 
@@ -119,7 +119,7 @@ TABLE_LIES = {
     "an endless leaf table": (Faults(leaf_table=lambda d: d + b"\0" * MiB), "message.size"),
     "other tokens": (Faults(tokens=flip), "integrity.tokens"),
     "too many tokens": (Faults(tokens=lambda d: d + b"\0"), "message.size"),
-    "an answer cut between two parts": (Faults(description=lambda d: d[: 4 + int.from_bytes(d[:4])]), "message.size"),
+    "an answer cut between two parts": (Faults(description=envelope_alone), "message.size"),
     "an answer cut within a part": (Faults(description=lambda d: d[:-1]), "message.size"),
     "a part of four gigabytes": (Faults(description=lambda d: b"\xff" * 4 + d[4:]), "message.size"),
     "more than was asked for": (Faults(description=lambda d: d + b"\0"), "message.size"),

@@ -21,7 +21,7 @@ from kvsync_protocol.fingerprint import Fingerprints
 from kvsync_protocol.ref import Ref
 from kvsync_protocol.signing import SigningKey
 from tests.conftest import SIGNER, Artifact
-from tests.sync.faulty import Faults, FaultyServer, FaultySession
+from tests.sync.faulty import Faults, FaultyServer, FaultySession, envelope_alone
 from tests.sync.lies import plain
 from tests.sync.nodes import Node
 
@@ -183,12 +183,12 @@ async def test_an_expired_name_is_not_followed(provider: Node, getter: Node, mak
     assert caught.value.code == "trust.expired"
 
 
-async def test_fingerprints_are_compared_before_any_chunk_is_fetched(
+async def test_fingerprints_are_compared_before_anything_else_is_read(
     provider: Node, getter: Node, make_artifact: Make, make_fingerprints: Prints
 ) -> None:
     artifact = make_artifact(prints=make_fingerprints(model="theirs"))
     provider.keep(artifact)
-    faults = Faults()
+    faults = Faults(description=envelope_alone)
     async with provider.serving(partial(FaultyServer, faults=faults)):
         with pytest.raises(MismatchError) as caught:
             await getter.pull(provider, artifact.id, fingerprints=make_fingerprints(model="ours"))
@@ -334,7 +334,7 @@ async def test_a_getter_that_trusts_no_signer_takes_nothing(
     provider.keep(artifact)
     stranger = make_node("careful")
     provider.meet(stranger, "get")
-    faults = Faults()
+    faults = Faults(description=envelope_alone)
     async with provider.serving(partial(FaultyServer, faults=faults)):
         with pytest.raises(TrustError) as caught:
             await stranger.pull(provider, artifact.id)
