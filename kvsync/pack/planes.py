@@ -17,30 +17,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from kvsync.pack import frame
+from kvsync.pack.centres import centres
 from kvsync.pack.entropy import Bytes, EntropyCoder
-from kvsync.pack.shape import MIN_ROWS, ChunkShape, Run, Section
+from kvsync.pack.pieces import PIECE, Piece, pieces
+from kvsync.pack.shape import ChunkShape, Section
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB
 
 Words = npt.NDArray[np.uint16]
-Numbers = npt.NDArray[Any]
-"""Words, or numbers of one byte."""
-
-PIECE: Final = 128 * KiB
-"""Numbers taken through all steps at once."""
-_SAMPLED_ROWS: Final = 256
-"""Rows that a centre is the mean of, at most: so many exponents add up within a word."""
-_FOLD: Final = 1024
-"""Numbers of several rows that numpy takes as one, so that its inner loop is long enough."""
-_STEP: Final = 32
-"""Centres are multiples of a quarter of an octave: finer ones cost more than they save."""
 _SAMPLE: Final = 8 * KiB
 _LENGTH: Final = struct.Struct(">I")
 _WORD: Final = np.uint16
@@ -78,20 +68,20 @@ class PlaneCoder:
 
     def _split_bytes(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         numbers = np.frombuffer(data, np.uint8, section.numbers, section.start)
-        centres, fields = _centres(numbers, section), self._plane(0, section.numbers)
-        yield centres
-        for piece in _pieces(section, centres):
+        minus, fields = centres(numbers, section), self._plane(0, section.numbers)
+        yield minus
+        for piece in pieces(section, minus):
             _shift(np.subtract, numbers, piece, fields)
         yield fields
 
     def _split_words(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         count, wide = section.numbers, section.bytes_each == 4
         words = np.frombuffer(data, "<u2", count * section.bytes_each // 2, section.start)
-        centres = _centres(words[1::2] if wide else words, section)
-        yield centres.view(np.uint8)
+        minus = centres(words[1::2] if wide else words, section)
+        yield minus.view(np.uint8)
         fields, rest = self._plane(0, count), self._plane(1, count)
         lower = self._plane(2, 2 * count * wide)
-        for piece in _pieces(section, centres):
+        for piece in pieces(section, minus):
             word, some = (space[: piece.numbers] for space in self._words)
             upper = self._halves(words, piece, lower) if wide else words[piece.span]
             np.subtract(upper.reshape(piece.rows), piece.under, word.reshape(piece.rows))
@@ -156,19 +146,19 @@ class PlaneCoder:
             self._join_words(reader, section, out)
 
     def _join_bytes(self, reader: _Body, section: Section, out: memoryview) -> None:
-        centres = reader.plane(np.empty(section.centres, np.uint8))
+        plus = reader.plane(np.empty(section.centres, np.uint8))
         fields = reader.plane(self._plane(0, section.numbers))
         into = np.frombuffer(out, np.uint8, section.numbers, section.start)
-        for piece in _pieces(section, centres):
+        for piece in pieces(section, plus):
             _shift(np.add, fields, piece, into)
 
     def _join_words(self, reader: _Body, section: Section, out: memoryview) -> None:
         count, wide = section.numbers, section.bytes_each == 4
-        centres = reader.plane(np.empty(2 * section.centres, np.uint8)).view("<u2")
+        plus = reader.plane(np.empty(2 * section.centres, np.uint8)).view("<u2")
         fields, rest = reader.plane(self._plane(0, count)), reader.plane(self._plane(1, count))
         lower = reader.plane(self._plane(2, 2 * count * wide)).view("<u2")
         into = np.frombuffer(out, "<u4" if wide else "<u2", count, section.start)
-        for piece in _pieces(section, centres):
+        for piece in pieces(section, plus):
             some = self._words[0][: piece.numbers]
             word = self._words[1][: piece.numbers] if wide else into[piece.span]
             np.copyto(some.view(np.int16), rest.view(np.int8)[piece.span])  # the sign fills the upper byte
@@ -221,94 +211,9 @@ def _malformed() -> MalformedError:
     return MalformedError("codec.frame", "not the planes of such a chunk")
 
 
-class Piece(NamedTuple):
-    """Numbers of a section that stay in the cache; in `rows`, a shape, they broadcast with the centres `under` them.
-
-    Never more than PIECE, since no row of `MIN_ROWS` in one chunk is longer.
-    """
-
-    span: slice
-    rows: tuple[int, ...]
-    under: Numbers
-
-    @property
-    def numbers(self) -> int:
-        return prod(self.rows)
-
-
 def _shift(step: np.ufunc, numbers: Bytes, piece: Piece, out: Bytes) -> None:
     """`numbers` of a piece plus or minus their centres."""
     step(numbers[piece.span].reshape(piece.rows), piece.under, out[piece.span].reshape(piece.rows))
-
-
-def _pieces(section: Section, centres: Numbers) -> Iterator[Piece]:
-    """All numbers of a section, in order."""
-    at = 0
-    for run in section.runs:
-        yield from _uncentred(at, run.first, centres.dtype)
-        yield from _centred(run, centres[: run.centres])
-        at, centres = run.first + run.numbers, centres[run.centres :]
-    yield from _uncentred(at, section.numbers, centres.dtype)
-
-
-def _uncentred(first: int, stop: int, kind: np.dtype[Any]) -> Iterator[Piece]:
-    for at in range(first, stop, PIECE):
-        size = min(PIECE, stop - at)
-        yield Piece(slice(at, at + size), (size,), np.zeros(1, kind))
-
-
-def _centred(run: Run, centres: Numbers) -> Iterator[Piece]:
-    """Whole segments where some fit into a piece, else whole rows of one."""
-    fold = _fold(run)
-    length, width = run.rows // fold, run.width * fold
-    under = np.tile(centres.reshape(run.segments, 1, run.width), fold)
-    deep = min(length, PIECE // width or 1)
-    high = PIECE // (length * width) or 1
-    for segment in range(0, run.segments, high):
-        below = under[segment : segment + high]
-        for row in range(0, length, deep):
-            rows = (len(below), min(deep, length - row), width)
-            first = run.first + (segment * length + row) * width
-            yield Piece(slice(first, first + prod(rows)), rows, below)
-
-
-def _fold(run: Run) -> int:
-    """How many rows of a run numpy takes as one."""
-    fold = 1
-    while run.rows % (2 * fold) == 0 and 2 * fold <= MIN_ROWS and 2 * fold * run.width <= _FOLD:
-        fold *= 2
-    return fold
-
-
-def _centres(words: Numbers, section: Section) -> Numbers:
-    """About the mean of every channel's magnitudes, as bits: a piecewise linear logarithm."""
-    found = [_means(words[run.first : run.first + run.numbers], run) for run in section.runs]
-    return np.concatenate(found, dtype=words.dtype) if found else np.empty(0, words.dtype)
-
-
-def _means(words: Numbers, run: Run) -> Numbers:
-    fold = _fold(run)
-    rows = words.reshape(run.segments, run.rows // fold, run.width * fold)
-    rows = rows[:, :: -(-run.rows // _SAMPLED_ROWS)]
-    sums = np.empty((run.segments, run.width * fold), _WORD)
-    group = PIECE // (rows.shape[1] * rows.shape[2]) or 1
-    for at in range(0, run.segments, group):
-        np.add.reduce(_magnitudes(rows[at : at + group]), axis=1, dtype=_WORD, out=sums[at : at + group])
-    total = np.add.reduce(sums.reshape(-1, fold, run.width), axis=1, dtype=np.uint32).reshape(-1)
-    count = rows.shape[1] * fold
-    if words.itemsize == 1:
-        means: Bytes = ((total + count // 2) // count).astype(np.uint8)
-        return means
-    steps: Words = ((total * 128 // count + 64 + _STEP // 2) // _STEP).astype(_WORD)
-    return steps * _WORD(_STEP)
-
-
-def _magnitudes(rows: Numbers) -> Numbers:
-    """A number of one byte without its sign, a word's field: no more than 255 either way."""
-    if rows.itemsize == 1:
-        return rows & np.uint8(0x7F)
-    shifted = np.right_shift(rows, _WORD(7))
-    return np.bitwise_and(shifted, _WORD(0xFF), shifted)
 
 
 def _most(shape: ChunkShape) -> int:
