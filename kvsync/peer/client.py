@@ -11,7 +11,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -54,6 +54,17 @@ FAR_S: Final = 0.002
 """Round-trip time from which a line is far: below, the gap between two chunks costs less than a percent."""
 _JSON: Final = {"Content-Type": "application/json"}
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """`patient`: it waits for the peer's disk, until the deadline while the peer says that it works on it."""
+
+    method: str
+    path: str
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,7 @@ class PeerClient:
 
     async def _greet(self, address: str) -> Hello:
         try:
-            return Hello.parse(await self._ask("GET", routes.HELLO, MAX_JSON_BYTES, None, {}, address))
+            return Hello.parse(await self._ask(_Request("GET", routes.HELLO), MAX_JSON_BYTES, address))
         except UnavailableError as error:
             refusal = await asyncio.to_thread(self._bulk(address).refusal) if error.code == "peer.closed" else None
             raise (refusal or error) from error
@@ -222,8 +233,7 @@ class PeerClient:
         return Told(envelope, manifest, await self.attestations(artifact))
 
     async def _description(self, artifact: ArtifactId, judge: Callable[[Envelope], Manifest]) -> Told:
-        path = routes.path(routes.DESCRIPTION, artifact)
-        async with self._answer("GET", path, None, {}, self._address) as body:
+        async with self._answer(_Request("GET", routes.path(routes.DESCRIPTION, artifact)), self._address) as body:
             envelope = Envelope.parse(await body.part(MAX_ENVELOPE_BYTES))
             manifest = judge(envelope)
             attestations = Attestations.parse(await body.part(MAX_JSON_BYTES)).envelopes
@@ -284,11 +294,13 @@ class PeerClient:
         await self._send("PUT", routes.path(routes.OFFER_TOKENS, artifact), data, _BYTES)
 
     async def missing(self, manifest: Manifest) -> Missing:
-        found = await self._get(routes.path(routes.OFFER_MISSING, manifest.artifact), MAX_JSON_BYTES)
+        path = routes.path(routes.OFFER_MISSING, manifest.artifact)
+        found = await self._ask(_Request("GET", path, patient=True), MAX_JSON_BYTES, self._address)
         return Missing.parse(found, leaves=manifest.tree.size)
 
     async def commit(self, artifact: ArtifactId, commit: Commit) -> Accepted:
-        answer = await self._send("POST", routes.path(routes.OFFER_COMMIT, artifact), commit.encode(), _JSON)
+        request = _Request("POST", routes.path(routes.OFFER_COMMIT, artifact), commit.encode(), _JSON, patient=True)
+        answer = await self._ask(request, MAX_JSON_BYTES, self._address)
         return Accepted.parse(answer)
 
     @property
@@ -318,21 +330,17 @@ class PeerClient:
     # requests
 
     async def _get(self, path: str, limit: int) -> bytes:
-        return await self._ask("GET", path, limit, None, {}, self._address)
+        return await self._ask(_Request("GET", path), limit, self._address)
 
-    async def _send(self, method: str, path: str, data: bytes, headers: dict[str, str]) -> bytes:
-        return await self._ask(method, path, MAX_JSON_BYTES, data, headers, self._address)
+    async def _send(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> bytes:
+        return await self._ask(_Request(method, path, data, headers), MAX_JSON_BYTES, self._address)
 
-    async def _ask(
-        self, method: str, path: str, limit: int, data: bytes | None, headers: dict[str, str], address: str
-    ) -> bytes:
-        async with self._answer(method, path, data, headers, address) as body:
+    async def _ask(self, request: _Request, limit: int, address: str) -> bytes:
+        async with self._answer(request, address) as body:
             return await body.rest(limit)
 
     @asynccontextmanager
-    async def _answer(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str], address: str
-    ) -> AsyncIterator[AnswerBody]:
+    async def _answer(self, request: _Request, address: str) -> AsyncIterator[AnswerBody]:
         """The body of the answer to a request. Raises what the peer refuses it with.
 
         `sock_read` alone ends neither headers that drip nor an answer that aiohttp cannot parse.
@@ -340,6 +348,7 @@ class PeerClient:
         if self._session is None:
             raise UsageError("peer.client_closed", "the client is not open")
         stall = self._settings.stall_timeout_s
+        begins_within = None if request.patient else 4 * stall + len(request.data or b"") / LEAST_RATE
         timeout = aiohttp.ClientTimeout(
             total=self._deadline.remaining(),
             sock_connect=min(CONNECT_S, stall),
@@ -348,12 +357,12 @@ class PeerClient:
         )
         try:
             async with (
-                asyncio.timeout(4 * stall + len(data or b"") / LEAST_RATE) as beginning,
+                asyncio.timeout(begins_within) as beginning,
                 self._session.request(
-                    method,
-                    f"https://{address}{path}",
-                    data=data,
-                    headers=headers,
+                    request.method,
+                    f"https://{address}{request.path}",
+                    data=request.data,
+                    headers=request.headers,
                     timeout=timeout,
                     allow_redirects=False,
                 ) as response,

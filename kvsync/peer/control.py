@@ -52,11 +52,12 @@ class ControlLane(Lane):
         *,
         signer: PublicKey,
         access: Access,
-        executor: Executor,
+        reading: Executor,
+        writing: Executor,
         caller: Callable[[web.Request], Connection],
         extensions: Sequence[Extension] = (),
     ) -> None:
-        super().__init__(roster, settings, executor, caller)
+        super().__init__(roster, settings, reading, writing, caller)
         self.store = store
         self._offers = offers
         self._spread = KeySpread(trust.home, trust)
@@ -108,7 +109,7 @@ class ControlLane(Lane):
         """What each side says about keys; open to every peer, because a revocation must reach everybody."""
         theirs = KeyStatements.parse(await self.body(request, MAX_JSON_BYTES))
         ours = await self.in_thread(self._spread.message)
-        await self.in_thread(self._spread.take, theirs)
+        await self.in_writing_thread(self._spread.take, theirs)
         return await self._send(request, ours.encode(), "application/json")
 
     async def _refs(self, request: web.Request) -> web.StreamResponse:
@@ -188,7 +189,7 @@ class ControlLane(Lane):
     async def _attest(self, request: web.Request) -> web.StreamResponse:
         role = "push" if "push" in self._roles(request) else "audit"
         artifact = await self._visible(request, role)
-        await self.in_thread(self._intake.attest, artifact, await self.body(request, MAX_JSON_BYTES))
+        await self.in_writing_thread(self._intake.attest, artifact, await self.body(request, MAX_JSON_BYTES))
         return await self._send(request, b"", "application/octet-stream")
 
     async def _related(self, request: web.Request) -> web.StreamResponse:
@@ -208,7 +209,7 @@ class ControlLane(Lane):
     async def _offer(self, request: web.Request) -> web.StreamResponse:
         key = self.require(request, "push")
         body = await self.body(request, MAX_ENVELOPE_BYTES)
-        accepted = await self.in_thread(self._intake.judge, key, body)
+        accepted = await self.in_writing_thread(self._intake.judge, key, body)
         return await self._send(request, accepted.encode(), "application/json")
 
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
@@ -229,14 +230,14 @@ class ControlLane(Lane):
         offer = self._offers.find(self.require(request, "push"), _artifact(request))
         deadline = time.monotonic() + self._settings.stall_timeout_s / 2
         with offer.use():
-            draft = await self.in_thread(offer.draft, self.store, deadline, self._intake.vouch)
+            draft = await self.in_writing_thread(offer.draft, self.store, deadline, self._intake.vouch)
             missing = await self.in_thread(offer.missing, draft)
         return await self._send(request, Missing.of(missing).encode(), "application/json")
 
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:
         key, artifact = self.require(request, "push"), _artifact(request)
         commit = Commit.parse(await self.body(request, 2 * MAX_ENVELOPE_BYTES))
-        accepted = await self.in_thread(self._intake.commit, key, artifact, commit)
+        accepted = await self.in_writing_thread(self._intake.commit, key, artifact, commit)
         return await self._send(request, accepted.encode(), "application/json")
 
 

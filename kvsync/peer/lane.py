@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextvars import ContextVar
 from typing import TypeVar
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from kvsync.errors import PolicyError
 from kvsync.keys import Peer
 from kvsync.peer.connections import Connection
 from kvsync.peer.exchange import read_body, send
+from kvsync.peer.processing import Processing
 from kvsync.peer.remote_errors import http_status
 from kvsync.peer.roster import Roster
 from kvsync_protocol.errors import CodedError
@@ -26,21 +28,26 @@ from kvsync_protocol.messages import ErrorReply
 from kvsync_protocol.signing import PublicKey
 
 T = TypeVar("T")
+_processing: ContextVar[Processing] = ContextVar("kvsync.processing")
 log = logging.getLogger(__name__)
 
 
 class Lane:
-    """What handlers need. Store calls run in `executor`'s threads, so that a slow disk holds up nobody else."""
+    """What handlers need. Store calls run in threads: those that wait for the disk in `writing`'s, so that a slow
+    one holds up nobody who only reads.
+    """
 
     def __init__(
         self,
         roster: Roster,
         settings: Settings,
-        executor: Executor,
+        reading: Executor,
+        writing: Executor,
         caller: Callable[[web.Request], Connection],
     ) -> None:
         self.roster = roster
-        self.executor = executor
+        self._reading = reading
+        self._writing = writing
         self._settings = settings
         self._caller = caller
 
@@ -67,6 +74,8 @@ class Lane:
         if self.roster.find(connection.key) is None:  # removed since its handshake
             return _cut(request)
         connection.idle_since = None
+        processing = Processing(request)
+        _processing.set(processing)
         try:
             async with asyncio.timeout(self._settings.transfer_deadline_s):
                 return await self._answered(request, handler)
@@ -74,6 +83,7 @@ class Lane:
             log.info("%s %s was not finished: %s", request.method, request.path, error or type(error).__name__)
             return _cut(request)
         finally:
+            processing.end()
             connection.idle_since = time.monotonic()
 
     async def _answered(
@@ -103,11 +113,15 @@ class Lane:
     async def _send(
         self, request: web.Request, data: bytes, kind: str, *, status: int = 200, last: bool = True
     ) -> web.StreamResponse:
+        _processing.get().end()
         stall_s = self._settings.stall_timeout_s
         return await send(request, data, kind, status=status, last=last, stall_s=stall_s)
 
     async def in_thread(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.executor, call, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, call, *args)
+
+    async def in_writing_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writing, call, *args)
 
     def require(self, request: web.Request, role: str) -> PublicKey:
         """Before anything is looked up, so that a peer without the role learns nothing."""

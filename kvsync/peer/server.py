@@ -70,7 +70,8 @@ class PeerServer:
         self._offers = Offers()
         self._roster = Roster(keys)
         self.access = access = Access(store, self._roster, home.store_dir / "refs")
-        self._executor = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control")
+        self._reading = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control")
+        self._writing = ThreadPoolExecutor(4, thread_name_prefix="kvsync-control-writing")
         self._callers: dict[asyncio.BaseTransport, Connection] = {}
         self.control = self.control_type(
             store,
@@ -80,7 +81,8 @@ class PeerServer:
             settings,
             signer=keys.signer.public,
             access=access,
-            executor=self._executor,
+            reading=self._reading,
+            writing=self._writing,
             caller=self._caller,
             extensions=extensions,
         )
@@ -148,7 +150,8 @@ class PeerServer:
                 await self._upkeep
         await self._runner.cleanup()
         await asyncio.to_thread(self._offers.end_all)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._reading, self._writing):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.bulk.close()
 
     @property

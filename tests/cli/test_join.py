@@ -18,7 +18,7 @@ def lab(kvsync, tmp_path):
     """A second home, its daemon running."""
     root = tmp_path / "lab"
     assert kvsync("--home", root, "init").status == 0
-    Settings(stall_timeout_s=5).save(Home(root))
+    Settings(stall_timeout_s=15).save(Home(root))
     assert kvsync("--home", root, "daemon", "start").status == 0
     yield root
     kvsync("--home", root, "daemon", "stop")

@@ -12,7 +12,7 @@ def provider(kvsync, tmp_path, monkeypatch):
     """A second home, its daemon running; yields the home's path."""
     root = tmp_path / "provider"
     assert kvsync("--home", root, "init").status == 0
-    Settings(stall_timeout_s=5).save(Home(root))
+    Settings(stall_timeout_s=15).save(Home(root))
     assert kvsync("--home", root, "daemon", "start").status == 0
     yield root
     kvsync("--home", root, "daemon", "stop")
@@ -123,7 +123,7 @@ def test_a_pull_that_a_policy_forbids_moves_nothing(kvsync, home, offered, tiny_
 
 def test_chunks_without_encryption_are_announced_everywhere(kvsync, home, offered, acquainted):
     """The daemon over there, this node's doctor, the report for programs and the one for people."""
-    Settings(stall_timeout_s=5, unencrypted_bulk_networks=("127.0.0.0/8",)).save(Home(acquainted))
+    Settings(stall_timeout_s=15, unencrypted_bulk_networks=("127.0.0.0/8",)).save(Home(acquainted))
     Settings(unencrypted_bulk_networks=("127.0.0.0/8", "0.0.0.0/0")).save(Home(home))
     assert kvsync("--home", acquainted, "daemon", "stop").status == 0
     assert "UNENCRYPTED" in kvsync("--home", acquainted, "daemon", "start").out

@@ -30,7 +30,7 @@ from tests.library.conftest import Knows
 NAME = "maths/easy"
 FIRST = "w1 w2 w3 w4 w5 w6 w7 w8 w9"
 SECOND = "w30 w31 w32"
-SETTINGS = Settings(stall_timeout_s=5, transfer_deadline_s=60)
+SETTINGS = Settings(stall_timeout_s=15, transfer_deadline_s=120)
 Clients = Callable[..., kvsync.Client]
 
 

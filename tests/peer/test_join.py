@@ -350,6 +350,7 @@ async def test_slow_and_many_strangers_leave_the_node_in_service(
 ) -> None:
     provider.keep(build_artifact())
     getter.trust.add("signer", build_artifact().key.public)
+    provider.settings = replace(provider.settings, stall_timeout_s=3)
     async with provider.serving():
         invite(provider)
         name, port = provider.address.split(":")

@@ -103,6 +103,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("data", STRANGE.values(), ids=STRANGE.keys())
 async def test_strange_bytes_end_only_their_own_connection(provider: Node, getter: Node, data: bytes) -> None:
+    provider.settings = dataclasses.replace(provider.settings, stall_timeout_s=2)
     provider.keep(ARTIFACT)
     async with provider.serving():
         with await asyncio.to_thread(plain_connection, provider) as connection:

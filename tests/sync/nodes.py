@@ -16,6 +16,7 @@ from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, Peer, PeerBook, Statements, TrustList
 from kvsync.peer.bulk_client import BulkConnection
 from kvsync.peer.chunk_file import ChunkFile
+from kvsync.peer.client import PeerClient
 from kvsync.peer.server import PeerServer
 from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync.sync import PullReport, PushReport, pull, push
@@ -36,7 +37,7 @@ class Node:
         self.home = Home(root / name)
         self.home.create()
         self.keys = NodeKeys.create(self.home)
-        self.settings = settings or Settings(stall_timeout_s=2, transfer_deadline_s=30)
+        self.settings = settings or Settings(stall_timeout_s=15, transfer_deadline_s=120)
         self.book = PeerBook(self.home)
         self.trust = TrustList(self.home, self.keys.signer.public)
         self.store = Store.open(self.home.store_dir, limits or StoreLimits(free_floor_bytes=0))
@@ -75,6 +76,17 @@ class Node:
             with ChunkFile(self.store, leaves[index]) as chunk:
                 stream.send(artifact, index, chunk, Encoding.IDENTITY)
             await asyncio.to_thread(stream.confirm)
+
+    async def offer(self, asking: PeerClient, artifact: Any, indices: Iterable[int] | None = None) -> None:
+        """Offer an artifact of the shared fixture that is here and send these chunks, or all: the commit is left."""
+        await asking.offer(artifact.envelope)
+        await asking.offer_leaves(artifact.id, artifact.leaves)
+        await asking.offer_tokens(artifact.id, artifact.tokens)
+        await asking.missing(artifact.manifest)
+        stream = asking.bulk()
+        await asyncio.to_thread(stream.open)
+        await self.send(stream, artifact.id, range(len(artifact.chunks)) if indices is None else indices)
+        stream.close()
 
     @asynccontextmanager
     async def serving(self, make: MakeServer = PeerServer) -> AsyncIterator[PeerServer]:

@@ -23,15 +23,8 @@ async def test_an_offer_that_is_committed_four_times_at_once_is_published_once(p
             await client.hello()
         for seed in range(8):
             artifact = build_artifact(seed, 40)
-            await clients[0].offer(artifact.envelope)
-            await clients[0].offer_leaves(artifact.id, artifact.leaves)
-            await clients[0].offer_tokens(artifact.id, artifact.tokens)
-            await clients[0].missing(artifact.manifest)
-            stream = clients[0].bulk()
-            await asyncio.to_thread(stream.open)
             getter.keep(artifact)
-            await getter.send(stream, artifact.id, range(len(artifact.chunks)))
-            stream.close()
+            await getter.offer(clients[0], artifact)
             answers = await asyncio.gather(
                 *(client.commit(artifact.id, Commit()) for client in clients), return_exceptions=True
             )

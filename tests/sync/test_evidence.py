@@ -318,7 +318,7 @@ async def test_a_push_does_not_get_round_the_rules_for_pulls(
 ) -> None:
     from kvsync.config import Settings
 
-    taker = make_node("taker", Settings(stall_timeout_s=2, transfer_deadline_s=30, **settings))
+    taker = make_node("taker", Settings(stall_timeout_s=15, transfer_deadline_s=120, **settings))
     giver = make_node("giver")
     taker.meet(giver, "push")
     taker.trust.add("signer", SIGNER.public)

@@ -54,7 +54,7 @@ async def test_a_lie_about_a_chunk_ends_the_pull_and_keeps_what_was_verified(
 ) -> None:
     provider.keep(ARTIFACT)
     faults = Faults(chunk=lie, leaves={BAD})
-    error = await lied_to(provider, getter, faults, ARTIFACT.id, encoding="zstd", stall_timeout_s=1)
+    error = await lied_to(provider, getter, faults, ARTIFACT.id, encoding="zstd", stall_timeout_s=2)
     assert error.code == code
     if code.split(".")[0] in ("integrity", "codec", "bulk"):
         assert (error.fields["index"], error.fields["peer"]) == (BAD, "provider")

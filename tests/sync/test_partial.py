@@ -217,7 +217,7 @@ async def test_a_part_is_pulled_from_whoever_has_it_and_not_more_than_that(
         report = await getter.pull(provider, artifact.id, position=80)
         assert report.chunks_moved == len(needed(artifact, 80))
         with pytest.raises(CodedError) as refused:
-            await getter.pull(provider, artifact.id, settings={"stall_timeout_s": 1.0})
+            await getter.pull(provider, artifact.id, settings={"stall_timeout_s": 3})
         assert isinstance(refused.value, NotFoundError | UnavailableError)
         provider.keep(artifact)  # more of it came meanwhile
         await getter.pull(provider, artifact.id)

@@ -245,14 +245,7 @@ async def test_an_offer_left_alone_expires_and_what_came_is_kept(provider: Node,
     async with provider.serving() as server:
         async with client(getter, provider) as asking:
             await asking.hello()
-            await asking.offer(ARTIFACT.envelope)
-            await asking.offer_leaves(ARTIFACT.id, ARTIFACT.leaves)
-            await asking.offer_tokens(ARTIFACT.id, ARTIFACT.tokens)
-            await asking.missing(ARTIFACT.manifest)
-            stream = asking.bulk()
-            await asyncio.to_thread(stream.open)
-            await getter.send(stream, ARTIFACT.id, range(3))
-            stream.close()
+            await getter.offer(asking, ARTIFACT, range(3))
             while server.offers:  # noqa: ASYNC110  an expiry tells nobody
                 await asyncio.sleep(0.1)
             with pytest.raises(NotFoundError) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 from functools import partial
@@ -126,14 +125,7 @@ async def test_a_signer_that_loses_trust_during_a_push_vouches_for_nothing(provi
     getter.keep(ARTIFACT)
     async with provider.serving(), client(getter, provider) as asking:
         await asking.hello()
-        await asking.offer(ARTIFACT.envelope)
-        await asking.offer_leaves(ARTIFACT.id, ARTIFACT.leaves)
-        await asking.offer_tokens(ARTIFACT.id, ARTIFACT.tokens)
-        await asking.missing(ARTIFACT.manifest)
-        stream = asking.bulk()
-        await asyncio.to_thread(stream.open)
-        await getter.send(stream, ARTIFACT.id, range(len(ARTIFACT.chunks)))
-        stream.close()
+        await getter.offer(asking, ARTIFACT)
         provider.trust.remove("signer")
         with pytest.raises(TrustError) as caught:
             await asking.commit(ARTIFACT.id, Commit())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -273,25 +274,30 @@ async def test_a_pushed_chunk_that_is_changed_on_the_way_is_sent_again_over_tls(
     assert getter.store.whole(ARTIFACT.id) is not None
 
 
+SEALED_REQUEST = re.compile(re.escape(REQUEST) + b".{%d}" % (REQUEST_BYTES + SEAL_BYTES - len(REQUEST)), re.DOTALL)
+"""Wherever it stands: it may come in one piece with the end of TLS, or with the next request."""
+
+
 def repeated(passage: Passage, way: str, data: bytes) -> bytes:
     """Each request twice."""
-    return data + data if way == "up" and data.startswith(REQUEST) else data
+    return SEALED_REQUEST.sub(lambda found: 2 * found[0], data) if way == "up" else data
 
 
 class Elsewhere:
-    """In every connection after the first, its first request in place of the own one."""
+    """The very first request in place of each that follows, in every connection."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.first = b""
         self.tried = 0
 
     def __call__(self, passage: Passage, way: str, data: bytes) -> bytes:
-        if way != "up" or not data.startswith(REQUEST):
-            return data
-        if not self.first:
-            self.first = data
-            return data
-        self.tried += 1
+        with self._lock:
+            return SEALED_REQUEST.sub(self._replace, data) if way == "up" else data
+
+    def _replace(self, found: re.Match[bytes]) -> bytes:
+        self.tried += bool(self.first)
+        self.first = self.first or found[0]
         return self.first
 
 
@@ -470,7 +476,7 @@ async def test_a_provider_that_is_slow_or_vanishes_is_given_up(
 
     async with provider.serving(partial(FaultyServer, faults=Faults(chunk=sealed))):
         with pytest.raises(CodedError) as caught:
-            await getter.pull(provider, ARTIFACT.id, settings={"stall_timeout_s": 1})
+            await getter.pull(provider, ARTIFACT.id, settings={"stall_timeout_s": 2})
     assert caught.value.code == code
     assert getter.store.whole(ARTIFACT.id) is None
 
