@@ -1,6 +1,7 @@
 """What a pull of real KV state makes of a slow link, in each encoding: effective rate over the link's raw rate.
 
     python -m benchmarks.link [--json] [--model smollm2-135m] [--dtype BF16] [--tokens 4096] [--rounds 5] [--mbit N]
+                              [--compiled]
 
 Two network namespaces, joined by a virtual cable that `tc tbf` shapes to --mbit in both directions (bits of whole
 frames, as on a real line). The provider and every getter are processes of their own, stores in memory. The raw rate
@@ -103,7 +104,7 @@ def measure(root: Path, args: argparse.Namespace) -> dict[str, Any]:
         return kv.compute(store, key, kv.engine_of(args.model, args.dtype), args.tokens)
 
     near, far = (("ip", "netns", "exec", name) for name in (NEAR, FAR))
-    pair = Pair(root, deposit, hosts=(SERVER, GETTER), near=near, far=far)
+    pair = Pair(root, deposit, hosts=(SERVER, GETTER), near=near, far=far, compiled=args.compiled)
     raw: list[float] = []
     pulls: dict[str, list[dict[str, Any]]] = {encoding: [] for encoding in ENCODINGS}
     with cable(args.mbit), pair.serving() as server:
@@ -150,6 +151,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mbit", type=int, default=1000)
     parser.add_argument("--streams", type=int, default=Settings().streams)
+    parser.add_argument("--compiled", action="store_true", help="as between processes that have moved much before")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--raw-send", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--raw-receive", action="store_true", help=argparse.SUPPRESS)

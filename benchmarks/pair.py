@@ -22,6 +22,7 @@ import psutil
 
 from kvsync.config import Home, Settings
 from kvsync.keys import NodeKeys, Peer, PeerBook, TrustList
+from kvsync.pack.loading import LOADER
 from kvsync.store import Store, StoredArtifact, StoreLimits
 from kvsync_protocol.digest import ArtifactId, Digest
 from kvsync_protocol.leaves import Leaf
@@ -65,7 +66,8 @@ class Pair:
 
     `hosts` are what provider and getter listen at; `near` and `far` go before each one's commands, such as
     `ip netns exec …`. `networks` are those with which the servers exchange chunks without encryption; a transfer's
-    own settings say the same of its side.
+    own settings say the same of its side. `compiled`: all processes have loaded the compiled codec, as those
+    that have moved much.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class Pair:
         near: Sequence[str] = (),
         far: Sequence[str] = (),
         networks: Sequence[str] = (),
+        compiled: bool = False,
     ) -> None:
         self.provider, self.getter = root / "provider", root / "getter"
         self._hosts = hosts
+        self._options = ("--compiled",) if compiled else ()
         self._networks = ",".join(networks)
         self._prefix = {self.provider: tuple(near), self.getter: tuple(far)}
         home, keys = open_node(self.provider)
@@ -126,7 +130,7 @@ class Pair:
         return report
 
     def _command(self, home: Path, *arguments: str) -> list[str]:
-        return [*self._prefix[home], sys.executable, "-m", "benchmarks.pair", *arguments]
+        return [*self._prefix[home], sys.executable, "-m", "benchmarks.pair", *self._options, *arguments]
 
     @contextlib.contextmanager
     def _server(self, home: Path, host: str) -> Iterator[Server]:
@@ -216,7 +220,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=("serve", "get", "put"))
     parser.add_argument("rest", nargs="+")
+    parser.add_argument("--compiled", action="store_true")
     options = parser.parse_args()
+    if options.compiled and not LOADER.load():
+        parser.error("numba is not installed: pip install 'kvsync[compiled]'")
     if options.verb == "serve":
         root, host, networks = options.rest
         asyncio.run(_serve(Path(root), host, _split(networks)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import zstandard
 
-from kvsync.pack import frame
+from kvsync.pack.frame import Inflater, wrong_size
 from kvsync_protocol.bulk import MAX_WIRE_BYTES, Encoding
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
@@ -27,6 +27,7 @@ class Codec:
 
     def __init__(self) -> None:
         self._coder: PlaneCoder | None = None
+        self._inflater = Inflater()
 
     def encode(
         self, data: memoryview, encoding: Encoding, shape: ChunkShape | None = None
@@ -53,10 +54,10 @@ class Codec:
         if not 1 <= len(out) <= MAX_CHUNK_BYTES or len(body) > MAX_WIRE_BYTES:
             raise MalformedError("codec.frame", "a chunk larger than its limit")
         if encoding is Encoding.ZSTD:
-            frame.inflate(body, out)
+            self._inflater.inflate(body, out)
         elif encoding is Encoding.IDENTITY:
             if len(body) != len(out):
-                raise frame.wrong_size(len(out))
+                raise wrong_size(len(out))
             out[:] = body
         elif shape is None or shape.size != len(out):
             raise MalformedError("codec.frame", "planes of a chunk of another size")

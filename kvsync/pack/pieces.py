@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +23,14 @@ _FOLD: Final = 1024
 
 
 class Piece(NamedTuple):
-    """Numbers of a section that stay in the cache; in `rows`, a shape, they broadcast with the centres `under` them.
+    """Numbers of a section that stay in the cache: segments, of rows as wide as the row of centres `under` each.
 
-    Never more than PIECE, since no row of `MIN_ROWS` in one chunk is longer.
+    `rows` is the shape in which they broadcast with it. Never more than asked for, PIECE at least, since no row of
+    `MIN_ROWS` in one chunk is longer.
     """
 
     span: slice
-    rows: tuple[int, ...]
+    rows: tuple[int, int, int]
     under: Numbers
 
     @property
@@ -36,12 +38,12 @@ class Piece(NamedTuple):
         return prod(self.rows)
 
 
-def pieces(section: Section, centres: Numbers) -> Iterator[Piece]:
-    """All numbers of a section, in order."""
+def pieces(section: Section, centres: Numbers, most: int = PIECE) -> Iterator[Piece]:
+    """All numbers of a section, in order; `most` bounds pieces as PIECE does by itself."""
     at = 0
     for run in section.runs:
         yield from _uncentred(at, run.first, centres.dtype)
-        yield from _centred(run, centres[: run.centres])
+        yield from _centred(run, centres[: run.centres], most)
         at, centres = run.first + run.numbers, centres[run.centres :]
     yield from _uncentred(at, section.numbers, centres.dtype)
 
@@ -49,16 +51,21 @@ def pieces(section: Section, centres: Numbers) -> Iterator[Piece]:
 def _uncentred(first: int, stop: int, kind: np.dtype[Any]) -> Iterator[Piece]:
     for at in range(first, stop, PIECE):
         size = min(PIECE, stop - at)
-        yield Piece(slice(at, at + size), (size,), np.zeros(1, kind))
+        yield Piece(slice(at, at + size), (1, 1, size), _nothing(kind)[:, :, :size])
 
 
-def _centred(run: Run, centres: Numbers) -> Iterator[Piece]:
+@cache
+def _nothing(kind: np.dtype[Any]) -> Numbers:
+    return np.zeros((1, 1, PIECE), kind)
+
+
+def _centred(run: Run, centres: Numbers, most: int) -> Iterator[Piece]:
     """Whole segments where some fit into a piece, else whole rows of one."""
     together = fold(run)
     length, width = run.rows // together, run.width * together
     under = np.tile(centres.reshape(run.segments, 1, run.width), together)
-    deep = min(length, PIECE // width or 1)
-    high = PIECE // (length * width) or 1
+    deep = min(length, most // width or 1)
+    high = most // (length * width) or 1
     for segment in range(0, run.segments, high):
         below = under[segment : segment + high]
         for row in range(0, length, deep):

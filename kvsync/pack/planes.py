@@ -20,37 +20,45 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from kvsync.pack import frame
 from kvsync.pack.centres import centres
 from kvsync.pack.entropy import Bytes, EntropyCoder
-from kvsync.pack.pieces import PIECE, Piece, pieces
+from kvsync.pack.frame import Inflater
+from kvsync.pack.loading import LOADER
+from kvsync.pack.pieces import Piece, pieces
 from kvsync.pack.shape import ChunkShape, Section
+from kvsync.pack.splitter import Planes, Splitter, Splitting
 from kvsync_protocol.errors import MalformedError
 from kvsync_protocol.limits import KiB
 
-Words = npt.NDArray[np.uint16]
 _SAMPLE: Final = 8 * KiB
 _LENGTH: Final = struct.Struct(">I")
-_WORD: Final = np.uint16
 
 
 class PlaneCoder:
-    """Encodes and decodes chunks in buffers of its own. For one thread."""
+    """Encodes and decodes chunks in buffers of its own. For one thread.
 
-    def __init__(self) -> None:
+    `splitter` is the one to take; without it, the best that this process has by now.
+    """
+
+    def __init__(self, splitter: Splitting | None = None) -> None:
         self._entropy = EntropyCoder()
-        self._words = [np.empty(PIECE, _WORD) for _ in range(2)]
-        self._pairs = np.empty(PIECE, np.uint32)
+        self._inflater = Inflater()
+        self._given = splitter
+        self._numpy = Splitter()
+        self._splitter: Splitting = self._numpy
         self._planes = [np.empty(0, np.uint8) for _ in range(3)]
         self._body = np.empty(0, np.uint8)
         self._filled = 0
+
+    def _choose(self, shape: ChunkShape) -> None:
+        self._splitter = self._given or LOADER.splitter(shape.size) or self._numpy
 
     # encoding
 
     def encode(self, data: memoryview, shape: ChunkShape) -> memoryview:
         """The body for `data`, which has `shape.size` bytes; it may be larger. Valid until the next call."""
+        self._choose(shape)
         self._filled, most = 0, _most(shape)
         if len(self._body) < most:
             self._body = np.empty(most, np.uint8)
@@ -68,7 +76,7 @@ class PlaneCoder:
 
     def _split_bytes(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         numbers = np.frombuffer(data, np.uint8, section.numbers, section.start)
-        minus, fields = centres(numbers, section), self._plane(0, section.numbers)
+        minus, fields = centres(numbers, section, self._splitter), self._plane(0, section.numbers)
         yield minus
         for piece in pieces(section, minus):
             _shift(np.subtract, numbers, piece, fields)
@@ -76,33 +84,15 @@ class PlaneCoder:
 
     def _split_words(self, data: memoryview, section: Section) -> Iterator[Bytes]:
         count, wide = section.numbers, section.bytes_each == 4
-        words = np.frombuffer(data, "<u2", count * section.bytes_each // 2, section.start)
-        minus = centres(words[1::2] if wide else words, section)
+        numbers = np.frombuffer(data, "<u4" if wide else "<u2", count, section.start)
+        minus = centres(numbers, section, self._splitter)
         yield minus.view(np.uint8)
-        fields, rest = self._plane(0, count), self._plane(1, count)
-        lower = self._plane(2, 2 * count * wide)
-        for piece in pieces(section, minus):
-            word, some = (space[: piece.numbers] for space in self._words)
-            upper = self._halves(words, piece, lower) if wide else words[piece.span]
-            np.subtract(upper.reshape(piece.rows), piece.under, word.reshape(piece.rows))
-            np.right_shift(word, _WORD(7), some)
-            fields[piece.span] = some  # the cast drops the sign
-            np.bitwise_and(word, _WORD(0x807F), word)
-            np.right_shift(word, _WORD(8), some)
-            np.bitwise_or(word, some, word)
-            rest[piece.span] = word
-        yield fields
-        yield rest
-        yield lower
-
-    def _halves(self, words: Words, piece: Piece, lower: Bytes) -> Words:
-        """The upper halves of a piece of 4-byte numbers; the lower ones go into their plane."""
-        pairs, some = words.view("<u4")[piece.span], self._pairs[: piece.numbers]
-        upper = self._words[1][: piece.numbers]
-        lower.view(_WORD)[piece.span] = pairs
-        np.right_shift(pairs, np.uint32(16), some)
-        upper[:] = some
-        return upper
+        planes = Planes(self._plane(0, count), self._plane(1, count), self._plane(2, 2 * count * wide).view("<u2"))
+        for piece in pieces(section, minus, self._splitter.most):
+            self._splitter.split(numbers, piece, planes)
+        yield planes.fields
+        yield planes.rest
+        yield planes.lower.view(np.uint8)
 
     def _pack(self, plane: Bytes) -> None:
         """Append a plane to the body: its length there, and a frame if that is shorter."""
@@ -131,7 +121,8 @@ class PlaneCoder:
         Raises:
             MalformedError: `codec.frame`, `codec.window`; IntegrityError: `codec.size`.
         """
-        reader = _Body(body)
+        self._choose(shape)
+        reader = _Body(body, self._inflater)
         for section in shape.sections:
             self._join(reader, section, out)
         outside = reader.plane(np.empty(sum(stop - start for start, stop in shape.outside), np.uint8)).data
@@ -156,23 +147,10 @@ class PlaneCoder:
         count, wide = section.numbers, section.bytes_each == 4
         plus = reader.plane(np.empty(2 * section.centres, np.uint8)).view("<u2")
         fields, rest = reader.plane(self._plane(0, count)), reader.plane(self._plane(1, count))
-        lower = reader.plane(self._plane(2, 2 * count * wide)).view("<u2")
+        planes = Planes(fields, rest, reader.plane(self._plane(2, 2 * count * wide)).view("<u2"))
         into = np.frombuffer(out, "<u4" if wide else "<u2", count, section.start)
-        for piece in pieces(section, plus):
-            some = self._words[0][: piece.numbers]
-            word = self._words[1][: piece.numbers] if wide else into[piece.span]
-            np.copyto(some.view(np.int16), rest.view(np.int8)[piece.span])  # the sign fills the upper byte
-            np.bitwise_and(some, _WORD(0x807F), some)
-            word[:] = fields[piece.span]
-            np.multiply(word, _WORD(0x80), word)
-            np.bitwise_or(word, some, word)
-            rows = word.reshape(piece.rows)
-            np.add(rows, piece.under, rows)
-            if wide:
-                pairs = self._pairs[: piece.numbers]
-                pairs[:] = word
-                np.left_shift(pairs, np.uint32(16), pairs)
-                np.bitwise_or(pairs, lower[piece.span], into[piece.span])
+        for piece in pieces(section, plus, self._splitter.most):
+            self._splitter.join(planes, piece, into)
 
     def _plane(self, which: int, size: int) -> Bytes:
         """A buffer kept from chunk to chunk: fresh memory costs as much as the work in it."""
@@ -184,8 +162,9 @@ class PlaneCoder:
 class _Body:
     """Takes planes from a body, one by one."""
 
-    def __init__(self, body: memoryview) -> None:
+    def __init__(self, body: memoryview, inflater: Inflater) -> None:
         self._left = body
+        self._inflater = inflater
 
     def plane(self, space: Bytes) -> Bytes:
         """The next plane, as large as `space`: a view of the body, or `space` filled from a frame."""
@@ -199,7 +178,7 @@ class _Body:
             raise _malformed()
         if length == len(space):
             return np.frombuffer(packed, np.uint8)
-        frame.inflate(packed, space.data)
+        self._inflater.inflate(packed, space.data)
         return space
 
     def done(self) -> None:
