@@ -62,6 +62,7 @@ def checkup(run: Run, model: str | None, progress: Progress) -> list[Check]:
         ("daemon", lambda: _daemon(run)),
         ("encryption", lambda: _encryption(run)),
         ("registries", lambda: _registries(run)),
+        ("codec", _codec),
         ("engine", _engine),
         ("models", _models),
         ("costs", lambda: _costs(run)),
@@ -177,6 +178,13 @@ def _registries(run: Run) -> tuple[str, str, str]:
     if any(each.state in ("away", "refused") for each in states):
         return NOTE, text, "everything else works without; is its address right, and does it know this node?"
     return OK, text or "none", ""
+
+
+def _codec() -> tuple[str, str, str]:
+    try:
+        return OK, f"numpy, and machine code by numba {version('numba')} in a process that has coded a GiB", ""
+    except PackageNotFoundError:
+        return OK, "numpy; `pip install 'kvsync[compiled]'` for machine code where much is moved in planes", ""
 
 
 def _engine() -> tuple[str, str, str]:
