@@ -7,13 +7,16 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvsync.pack import loading
 from kvsync.pack.codec import Codec
 from kvsync.pack.compiled import CompiledSplitter
 from kvsync.pack.loading import Loader
+from kvsync.pack.pieces import Piece
 from kvsync.pack.shape import ChunkShape, Section
+from kvsync.pack.splitter import Planes
 from kvsync_protocol.bulk import Encoding
 
 SHAPE = ChunkShape(4096, (Section(0, 2, 2048, ()),))
@@ -56,7 +59,15 @@ def test_threads_load_it_once(many: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert loads == [1]
 
 
-@pytest.mark.parametrize("reason", [ImportError("none"), RuntimeError("cannot cache function: no locator")])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        ImportError("none"),
+        RuntimeError("cannot cache function: no locator"),
+        OSError(28, "no space"),
+        ValueError("LLVM"),
+    ],
+)
 def test_without_it_numpy_goes_on(reason: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def find_spec(self, name: str, *_: object) -> None:
@@ -76,6 +87,46 @@ def test_without_it_numpy_goes_on(reason: Exception, monkeypatch: pytest.MonkeyP
         assert out == data
         settled()
     assert loader.splitter(1) is None
+
+
+class Wrong(CompiledSplitter):
+    """Compiled wrongly, in one of the things that it does."""
+
+    def __init__(self, part: str) -> None:
+        self._part = ""
+        super().__init__()
+        self._part = part
+
+    def sums(self, rows: np.ndarray, step: int) -> np.ndarray:
+        return super().sums(rows, step) + np.uint16(self._part == "sums")
+
+    def split(self, numbers: np.ndarray, piece: Piece, planes: Planes) -> None:
+        super().split(numbers, piece, planes)
+        part = getattr(planes, self._part, ())
+        if len(part):
+            part[-1] ^= 1
+
+    def join(self, planes: Planes, piece: Piece, numbers: np.ndarray) -> None:
+        super().join(planes, piece, numbers)
+        if self._part == "join":
+            numbers[-1] ^= 1
+
+
+@pytest.mark.parametrize("part", ["sums", "fields", "rest", "lower", "join"])
+def test_what_is_compiled_wrongly_is_not_taken(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvsync.pack.compiled.CompiledSplitter", lambda: Wrong(part))
+    loader = Loader(load_after=0)
+    assert not loader.load()
+    assert loader._loaded is None
+
+
+def test_without_a_thread_numpy_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    loader = Loader(load_after=0)
+    assert [loader.splitter(1) for _ in range(2)] == [None, None]
 
 
 def test_numbers_of_another_order_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
