@@ -25,7 +25,7 @@ import numpy as np
 import zstandard
 
 from benchmarks import kv, rivals
-from kvsync.pack.compiled import CompiledSplitter
+from kvsync.pack.loading import LOADER
 from kvsync.pack.planes import PlaneCoder
 from kvsync.pack.shape import ChunkShape, Section, leaf_shape
 from kvsync.pack.splitter import Splitter, Splitting
@@ -216,7 +216,11 @@ def main() -> int:
     if narrow:
         chunks = narrowed(chunks, args.dtype)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    tools = [Planes(CompiledSplitter()), Planes(Splitter()), Zstd(), *([] if narrow else [Zipnn(args.dtype)])]
+    tools = [Planes(Splitter()), Zstd(), *([] if narrow else [Zipnn(args.dtype)])]
+    if LOADER.load():
+        from kvsync.pack.compiled import CompiledSplitter
+
+        tools.insert(0, Planes(CompiledSplitter()))
     result = {
         "model": args.model,
         "dtype": args.dtype,

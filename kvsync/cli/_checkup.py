@@ -181,10 +181,15 @@ def _registries(run: Run) -> tuple[str, str, str]:
 
 
 def _codec() -> tuple[str, str, str]:
+    from kvsync.pack.loading import LOADER
+
     try:
-        return OK, f"numpy, and machine code by numba {version('numba')} in a process that has coded a GiB", ""
+        found = version("numba")
     except PackageNotFoundError:
         return OK, "numpy; `pip install 'kvsync[compiled]'` for machine code where much is moved in planes", ""
+    if LOADER.load():
+        return OK, f"numpy, and machine code by numba {found} in a process that has coded a GiB", ""
+    return NOTE, f"numpy alone: numba {found} is here and fails", "clear ~/.cache/numba, or uninstall numba"
 
 
 def _engine() -> tuple[str, str, str]:

@@ -16,6 +16,9 @@ from kvsync.pack.pieces import Piece
 from kvsync.pack.splitter import Planes, summed
 from kvsync_protocol.limits import MAX_CHUNK_BYTES
 
+if numba.config.DISABLE_JIT:
+    raise ImportError("numba is told to compile nothing (NUMBA_DISABLE_JIT)")
+
 
 def _array(kind: Any, *, dimensions: int = 1, given: bool = False) -> Any:
     """Any alignment: a plane may begin anywhere in a body. `given` ones are read alone."""

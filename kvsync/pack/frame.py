@@ -10,12 +10,13 @@ from typing import Any, Final
 from zstandard.backend_cffi import ffi, lib
 
 from kvsync_protocol.errors import IntegrityError, MalformedError
-from kvsync_protocol.limits import MiB
+from kvsync_protocol.limits import KiB, MiB
 
 MAX_WINDOW_BYTES: Final = 8 * MiB
 MAX_BLOCKS: Final = 4096
 """zstd cuts 4 MiB into 32 blocks or a few more; an endless row of empty ones is an attack."""
 
+_MAX_BLOCK_BYTES: Final = 128 * KiB
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
@@ -71,7 +72,7 @@ def _window(body: memoryview) -> int:
     for _ in range(MAX_BLOCKS):
         header = int.from_bytes(body[at : at + 3], "little")
         kind, size = header >> 1 & 0b11, header >> 3
-        if at + 3 > len(body) or kind == 3:
+        if at + 3 > len(body) or kind == 3 or size > min(window, _MAX_BLOCK_BYTES):
             raise bad
         at += 3 + (1 if kind == 1 else size)
         if header & 1:

@@ -255,8 +255,9 @@ class PeerClient:
 
     async def attest(self, artifact: ArtifactId, found: Attestations) -> bool:
         """Offer attestations; the peer keeps those by keys that it trusts. False where it knows no such thing."""
+        request = _Request("POST", routes.path(routes.ATTESTATIONS, artifact), found.encode(), _JSON, patient=True)
         try:
-            await self._send("POST", routes.path(routes.ATTESTATIONS, artifact), found.encode(), _JSON)
+            await self._ask(request, MAX_JSON_BYTES, self._address)
         except NotFoundError as error:
             if error.code != "peer.route":
                 raise
@@ -285,7 +286,8 @@ class PeerClient:
         return Envelope.parse(await self._get(path, MAX_ENVELOPE_BYTES))
 
     async def offer(self, envelope: Envelope) -> Accepted:
-        return Accepted.parse(await self._send("POST", routes.OFFERS, envelope.encode(), _JSON))
+        request = _Request("POST", routes.OFFERS, envelope.encode(), _JSON, patient=True)
+        return Accepted.parse(await self._ask(request, MAX_JSON_BYTES, self._address))
 
     async def offer_leaves(self, artifact: ArtifactId, data: bytes) -> None:
         await self._send("PUT", routes.path(routes.OFFER_LEAVES, artifact), data, _BYTES)

@@ -5,6 +5,7 @@ The frame around every request stands in `lane`. Every body is capped while it i
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -109,7 +110,7 @@ class ControlLane(Lane):
         """What each side says about keys; open to every peer, because a revocation must reach everybody."""
         theirs = KeyStatements.parse(await self.body(request, MAX_JSON_BYTES))
         ours = await self.in_thread(self._spread.message)
-        await self.in_writing_thread(self._spread.take, theirs)
+        await asyncio.to_thread(self._spread.take, theirs)  # a revocation stands behind no commit
         return await self._send(request, ours.encode(), "application/json")
 
     async def _refs(self, request: web.Request) -> web.StreamResponse:
@@ -214,24 +215,18 @@ class ControlLane(Lane):
 
     async def _offer_leaves(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self.require(request, "push"), _artifact(request))
-        with offer.use():
-            body = await self.body(request, 40 * offer.manifest.tree.size)
-            await self.in_thread(offer.add_leaves, body)
+        await self.in_thread(offer.add_leaves, await self.body(request, 40 * offer.manifest.tree.size))
         return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_tokens(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self.require(request, "push"), _artifact(request))
-        with offer.use():
-            body = await self.body(request, 4 * offer.manifest.tokens.count)
-            await self.in_thread(offer.add_tokens, body)
+        await self.in_thread(offer.add_tokens, await self.body(request, 4 * offer.manifest.tokens.count))
         return await self._send(request, b"", "application/octet-stream")
 
     async def _offer_missing(self, request: web.Request) -> web.StreamResponse:
         offer = self._offers.find(self.require(request, "push"), _artifact(request))
         deadline = time.monotonic() + self._settings.stall_timeout_s / 2
-        with offer.use():
-            draft = await self.in_writing_thread(offer.draft, self.store, deadline, self._intake.vouch)
-            missing = await self.in_thread(offer.missing, draft)
+        missing = await self.in_writing_thread(offer.begin, self.store, deadline, self._intake.vouch)
         return await self._send(request, Missing.of(missing).encode(), "application/json")
 
     async def _offer_commit(self, request: web.Request) -> web.StreamResponse:

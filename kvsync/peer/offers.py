@@ -29,6 +29,8 @@ MAX_OFFERS: Final = 16
 class Offer:
     """One push under way. Safe for several threads; it is not closed while one is inside `use`.
 
+    Only a thread that runs may be inside: one that waits for its turn would hold up those that close offers.
+
     A `secretive` one is of somebody who may not know what is here: it asks for every chunk, here or not.
     """
 
@@ -63,13 +65,20 @@ class Offer:
 
     def add_leaves(self, data: bytes) -> None:
         """Raises IntegrityError `integrity.leaf_table`, `integrity.root`, `leaves.layout`."""
-        self.manifest.check_leaves(data)
-        self._leaves = data
+        with self.use():
+            self.manifest.check_leaves(data)
+            self._leaves = data
 
     def add_tokens(self, data: bytes) -> None:
         """Raises IntegrityError `integrity.tokens`."""
-        self.manifest.check_tokens(data)
-        self._tokens = data
+        with self.use():
+            self.manifest.check_tokens(data)
+            self._tokens = data
+
+    def begin(self, store: Store, deadline: float, judge: Callable[[Described], None]) -> list[int]:
+        """Open the draft; the leaves to ask the peer for. Raises as `draft`."""
+        with self.use():
+            return self.missing(self.draft(store, deadline, judge))
 
     def draft(self, store: Store, deadline: float, judge: Callable[[Described], None]) -> PullDraft:
         """The draft, opened when leaves and tokens are there and `judge` has found nothing against them.

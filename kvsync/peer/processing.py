@@ -16,17 +16,18 @@ class Processing:
     """Says every `TELL_S` seconds that a request is being worked on, until `end`, which comes before the answer."""
 
     def __init__(self, request: web.Request) -> None:
-        self._request = request
+        self._request: web.Request | None = request
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(TELL_S, self._tell)
 
     def _tell(self) -> None:
-        transport = self._request.transport
-        if transport is None or transport.is_closing() or self._request.version < HttpVersion11:
+        if self._request is None or self._request.version < HttpVersion11:
             return
-        transport.write(_PROCESSING)
-        self._timer = self._loop.call_later(TELL_S, self._tell)
+        if self._request.transport is not None and not self._request.transport.is_closing():
+            self._request.transport.write(_PROCESSING)
+            self._timer = self._loop.call_later(TELL_S, self._tell)
 
     def end(self) -> None:
-        """Say no more; safe to call twice."""
+        """Say no more; safe to call twice. Lets go of the request: cancelled timers may hold this object for long."""
         self._timer.cancel()
+        self._request = None

@@ -96,6 +96,8 @@ def bomb(size: int) -> bytes:
         # A window of 2^31 bytes.
         (b"\x28\xb5\x2f\xfd\x00\xa8" + b"\x01\x00\x00", 1000, "codec.window"),
         (b"\x28\xb5\x2f\xfd\x00\x00" + b"\x00\x00\x00" * 5000 + b"\x01\x00\x00", 1000, "codec.frame"),
+        # A window of 1152 bytes and a raw block of more.
+        (b"\x28\xb5\x2f\xfd\x00\x01" + (2000 << 3 | 1).to_bytes(3, "little") + bytes(2000), 2000, "codec.frame"),
         (b"\x28\xb5\x2f\xfd\x08\x00" + b"\x01\x00\x00", 1000, "codec.frame"),
         (b"\x28\xb5\x2f\xfd\x00\x00" + b"\x07\x00\x00", 1000, "codec.frame"),
         (b"", 1000, "codec.frame"),
@@ -113,6 +115,7 @@ def bomb(size: int) -> bytes:
         "content size of a terabyte",
         "window of two gigabytes",
         "thousands of empty blocks",
+        "a block beyond its window",
         "reserved bit",
         "reserved block type",
         "nothing",

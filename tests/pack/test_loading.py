@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -127,6 +128,15 @@ def test_without_a_thread_numpy_goes_on(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(threading.Thread, "start", no_more)
     loader = Loader(load_after=0)
     assert [loader.splitter(1) for _ in range(2)] == [None, None]
+
+
+def test_it_is_not_taken_where_numba_must_not_compile() -> None:
+    program = "from kvsync.pack.loading import LOADER; print(LOADER.load())"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert done.stdout == "False\n"
 
 
 def test_numbers_of_another_order_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

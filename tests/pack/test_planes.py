@@ -137,9 +137,10 @@ WIDE = Layout(256, 256, (Group("full", LayerKind.FULL, (0, 1, 2), 2, 128, 64, DT
 
 @pytest.mark.parametrize("layout", [CACHE, WIDE], ids=["two chunks a file", "keys wider than values"])
 def test_chunks_that_cut_a_tensor_in_two_come_back(layout: Layout) -> None:
-    codec = Codec()
+    codec, coders = Codec(), [PlaneCoder(splitter) for splitter in SPLITTERS]
     for span in layout.chunks():
         shape, data = leaf_shape(layout, span.index), fill("numbers", span.size, span.index)
+        assert decoded(encoded(data, shape, coders), shape) == data
         encoding, body = codec.encode(memoryview(data), Encoding.PLANES, shape)
         out = bytearray(span.size)
         codec.decode(memoryview(bytes(body)), encoding, memoryview(out), shape)

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from kvsync.pack.codec import Codec
+from kvsync.pack.compiled import CompiledSplitter
+from kvsync.pack.planes import PlaneCoder
 from kvsync.pack.shape import leaf_shape
+from kvsync.pack.splitter import Splitter
 from kvsync_protocol import figure, merkle, messages, registry_messages, strictjson
 from kvsync_protocol.announcement import parse_statement
 from kvsync_protocol.attestation import Attestation
 from kvsync_protocol.blame import Blame
 from kvsync_protocol.blockfile import block_file, logits_file, state_file
-from kvsync_protocol.bulk import BulkReply, BulkRequest, Encoding
+from kvsync_protocol.bulk import BulkReply, BulkRequest
 from kvsync_protocol.bundle import BundleIndex, Member, chunk_encoding
 from kvsync_protocol.computation import ComputeRequest, ComputeState, Models
 from kvsync_protocol.digest import ArtifactId, Digest, PrefixKey, hash_record, sha256
@@ -249,9 +251,13 @@ def run_seals(key: str, sender: int, messages: list[dict[str, str]]) -> int:
 
 def run_planes(layout: dict[str, Any], index: int, body: str) -> str:
     shape = leaf_shape(geometry(layout), index)
-    out = bytearray(shape.size)
-    Codec().decode(memoryview(raw(body)), Encoding.PLANES, memoryview(out), shape)
-    return sha256(out).hex
+    found = set()
+    for coder in PlaneCoder(Splitter()), PlaneCoder(CompiledSplitter()):
+        out = bytearray(shape.size)
+        coder.decode(memoryview(raw(body)), shape, memoryview(out))
+        found.add(sha256(out).hex)
+    assert len(found) == 1
+    return found.pop()
 
 
 def run_check_template(payload: str, template: str) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
+from aiohttp import web
 
 from kvsync.config import Settings
 from kvsync.errors import UnavailableError
+from kvsync.keys import KeySpread
+from kvsync.keys.statements import Statements
 from kvsync.peer.client import PeerClient
 from kvsync.peer.deadline import Deadline
 from kvsync.peer.identity import NodeIdentity
+from kvsync.peer.processing import Processing
 from kvsync.store import drafts
 from kvsync.store.chunks import ChunkFiles
 from kvsync_protocol import routes
+from kvsync_protocol.errors import CodedError
 from kvsync_protocol.messages import Accepted, Commit
-from tests.conftest import build_artifact
+from kvsync_protocol.signing import SigningKey
+from tests.conftest import SIGNER, build_artifact
 from tests.sync.nodes import Node
 
 ARTIFACT = build_artifact(tokens=40)
@@ -58,8 +66,8 @@ def hasty(make_node: Callable[..., Node], provider: Node, getter: Node) -> Node:
     return node
 
 
-def client(node: Node, other: Node) -> PeerClient:
-    return PeerClient(other.as_peer(), NodeIdentity(node.keys.peer), node.settings, Deadline.after(60))
+def client(node: Node, other: Node, spread: KeySpread | None = None) -> PeerClient:
+    return PeerClient(other.as_peer(), NodeIdentity(node.keys.peer), node.settings, Deadline.after(60), spread)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +106,79 @@ async def test_those_who_read_do_not_wait_for_those_who_write(provider: Node, ge
         disk.gate.set()
         await pushing
     assert provider.store.fsck().clean
+
+
+async def test_those_who_wait_for_their_turn_hold_up_no_commit(provider: Node, getter: Node, disk: Disk) -> None:
+    """Else commits and those who ask what is missing would wait for each other for ever."""
+    pushed = [build_artifact(seed, 33) for seed in range(4)]
+    for artifact in pushed:
+        getter.keep(artifact)
+    async with provider.serving(), client(getter, provider) as asking, client(getter, provider) as other:
+        for each in (asking, other):
+            await each.hello()
+        for artifact in pushed:
+            await getter.offer(asking, artifact)
+        disk.hold(ChunkFiles, "sync")
+        commits = [asyncio.create_task(asking.commit(artifact.id, Commit())) for artifact in pushed]
+        for _ in commits:
+            assert await asyncio.to_thread(disk.waiting.acquire, timeout=20)
+        waiting = [asyncio.create_task(other.missing(artifact.manifest)) for artifact in pushed]
+        await asyncio.sleep(0.5)  # they are in the queue by now
+        disk.gate.set()
+        async with asyncio.timeout(20):
+            done = await asyncio.gather(*commits, *waiting, return_exceptions=True)
+        assert [answer for answer in done[:4] if isinstance(answer, BaseException)] == []
+        gone = {answer.code for answer in done[4:] if isinstance(answer, CodedError)}
+        assert gone <= {"offer.unknown"}
+    assert provider.store.fsck().clean
+
+
+async def test_news_of_keys_do_not_wait_for_commits(provider: Node, getter: Node, hasty: Node, disk: Disk) -> None:
+    provider.keep(ARTIFACT)
+    hasty.trust.add("signer", SIGNER.public)
+    pushed = [build_artifact(seed, 33) for seed in range(4)]
+    for artifact in pushed:
+        getter.keep(artifact)
+    Statements(hasty.home).revoke(SigningKey.generate().public, hasty.keys.signer)
+    disk.hold(ChunkFiles, "sync")
+    async with provider.serving():
+        pushing = asyncio.gather(*(getter.push(provider, artifact.id) for artifact in pushed))
+        for _ in pushed:
+            assert await asyncio.to_thread(disk.waiting.acquire, timeout=20)
+        async with client(hasty, provider, KeySpread(hasty.home, hasty.trust)) as asking:
+            await asking.hello()
+            assert (await asking.envelope(ARTIFACT.id)).payload == ARTIFACT.envelope.payload
+        assert not pushing.done()
+        disk.gate.set()
+        await pushing
+
+
+async def test_a_request_is_forgotten_when_its_connection_breaks_off(
+    provider: Node, getter: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[object]] = []
+    begin = Processing.__init__
+
+    def noted(self: Processing, request: web.Request) -> None:
+        held.append(weakref.ref(request))
+        begin(self, request)
+
+    monkeypatch.setattr(Processing, "__init__", noted)
+    monkeypatch.setattr("kvsync.peer.processing.TELL_S", 0.05)
+    context = NodeIdentity(getter.keys.peer).client_context([provider.keys.peer.public], routes.CONTROL_ALPN)
+    async with provider.serving() as server:
+        for _ in range(5):
+            _, writer = await asyncio.open_connection(*provider.address.rsplit(":", 1), ssl=context)
+            writer.write(b"POST /v1/statements HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+            await asyncio.sleep(0.2)
+            writer.transport.abort()
+        del writer
+        while server.connections:  # noqa: ASYNC110  an end tells nobody
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
+        gc.collect()
+        assert len(held) == 5
+        assert [found for found in held if found() is not None] == []
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
