@@ -42,7 +42,7 @@ class Loader:
         return self._loaded
 
     def load(self) -> bool:
-        """Load it now: half a second, a few more the first time on a machine. False where it cannot be had."""
+        """Load it now: half a second, a second or two the first time on a machine. False where it cannot be had."""
         if sys.byteorder != "little":
             return False
         try:
